@@ -1,17 +1,17 @@
-"""Stack sampler for live Linux processes, unwinding with SFrame.
+"""A stack sampler for live Linux processes that unwinds with SFrame.
 
     import sfsample
     profile = sfsample.record(1234, duration=10)
     print(sfsample.folded(profile))
 
-`sfsample.sframe` is the SFrame reader alone (docs/sframe.md).  The names below are the library; everything
-else may change.  Each name is imported on first use, because `sfsample --help` imports this module, too, and
-must stay fast.
+`sfsample.sframe` reads SFrame sections without a sampler (docs/sframe.md).  The names in `__all__` are the
+public library; all other names may change.  `sfsample --help` imports this module and must stay fast, so
+each name is imported on first use.
 """
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # type checkers take it for true; importing `typing` takes longer than all of this
+TYPE_CHECKING = False  # type checkers assume True; an import of `typing` takes longer than this module
 if TYPE_CHECKING:
     from typing import Any
 
@@ -45,7 +45,7 @@ __all__ = [
     "named", "record", "render", "sframe",
 ]  # fmt: skip
 
-_MODULES = {  # below `sfsample`, and the names that they define
+_MODULES = {  # key: module in the package; value: public names that it defines
     "api": "folded named record render",
     "core.python_view": "PythonView",
     "core.rule": "CFA Rule",

@@ -1,8 +1,8 @@
-"""The command `sfsample`, and `python -m sfsample`.
+"""Starts the command line, for `sfsample` and for `python -m sfsample`.
 
 While modules are imported, Ctrl-C ends the process silently: Python's own handler would print a traceback.
-`sfsample.cli` installs Python's handler before a command runs.  If there is too little memory for an import,
-Python raises many kinds of exceptions.
+`sfsample.cli` installs Python's handler before a command runs.  An import that lacks memory may raise many
+kinds of exceptions, so `main` catches all of them.
 """
 
 import os
@@ -14,7 +14,7 @@ def main() -> int:
     """Run the command line and return the exit code."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if "watch" in sys.argv[1:2]:  # SIGUSR1 would end the process before its handler is set
+    if "watch" in sys.argv[1:2]:  # SIGUSR1 would end the process until `watch` sets a handler
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
         if "dump" in sys.argv[1:2]:
@@ -30,16 +30,16 @@ def main() -> int:
 
 
 def _import_from_trusted_directories() -> None:
-    """Import later modules from Python's directories, then from this package's, never from the current one.
+    """Let imports search Python's directories, then this package's directory, never the current directory.
 
-    `python -m` would search the current directory first.  If this file is started by its path
-    (watching/own_program.py), it runs the package in which it lies.
+    `python -m` would search the current directory first.  If Python starts this file by its path
+    (watching/own_program.py), the package that contains this file runs.
     """
     own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if not sys.flags.safe_path:
-        del sys.path[0]  # the current directory, or that of this file
+        del sys.path[0]  # the current directory, or the directory of this file
     sys.path[:] = [own, *filter(os.path.isabs, sys.path)]
-    import sfsample  # noqa: F401 - its modules are found beside it from now on
+    import sfsample  # noqa: F401 - Python finds its modules in its own directory from now on
 
     sys.path.append(sys.path.pop(0))
 

@@ -1,6 +1,6 @@
-"""The library: records, names and renders a profile, with the same code as the command line.
+"""Records, names and renders profiles, for Python programs and for the command line.
 
-The library prints nothing and installs no signal handler.  After every exception, the target runs.
+The library prints nothing and installs no signal handler.  If a function raises, the target keeps running.
 """
 
 import time
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sfsample.dumping.diagnose.verdict import Verdict
     from sfsample.dumping.model import ProcessDump
 
-_MAX_IDLE_S = 1.0  # seconds without CPU time after which a sampling thread counts as stuck at its end
+_MAX_IDLE_S = 1.0  # seconds without CPU time; then a sampling thread that should have ended counts as stuck
 
 
 def record(
@@ -46,14 +46,14 @@ def record(
 ) -> Profile:
     """Sample one process or several.
 
-    `duration` in seconds; None: until the target ends or `should_stop` is true.  The sampling thread calls
+    `duration`: seconds; None: until the target ends or `should_stop` returns True.  The sampling thread calls
     `should_stop` at every tick, and at least ten times a second.  While the sampling thread is stuck in a
-    system call on the target, the calling thread calls `should_stop`.  `profile`: count into this profile,
-    which another thread may read meanwhile.  `tell`: called with a line of text after missed ticks, at most
-    once a second.  `all_of` False: leave out processes that cannot be sampled, if another one can.
+    system call on the target, the calling thread calls `should_stop`.  `profile`: receives the samples;
+    another thread may read it during the recording.  `tell`: called with a line of text after missed ticks,
+    at most once a second.  `all_of` False: skip a process that cannot be sampled, if another process can.
 
     If the target is a child of the calling program, do not call `Popen.poll`, `wait` or waitpid(2) for the
-    child during the recording: these also report a stop by sfsample, and Popen takes the stop for the child's
+    child during the recording.  These calls also report a stop by sfsample, which Popen treats as the child's
     end.  Use waitid(2) with WEXITED and WNOWAIT, or a pidfd.
 
     Raises TargetError (NoSuchProcess, NotPermitted, UnsupportedTarget) and NoReturn, each with `help` lines,
@@ -77,7 +77,7 @@ def record(
             start, began_s = began_s, began_s or time.monotonic()
             recording = Recording(processes, options, counts, duration, start, tell or (lambda _: None))
             choose_sampler(recording, clock).run(stop)
-            # a program that had just started has more labels by now
+            # labels again: a program that had just started may have more by now
             _identify(counts, processes, images, environ=options.environ)
         finally:
             processes.close(counts.stats)
@@ -115,7 +115,7 @@ def record(
 
 
 def _check(pids: int | Iterable[int], duration: float | None) -> list[int]:
-    """Return the process ids, each once.  Raises ValueError for an impossible argument."""
+    """Return the process ids without duplicates.  Raises ValueError for an impossible argument."""
     wanted = [pids] if isinstance(pids, int) else list(dict.fromkeys(pids))
     if not wanted:
         raise ValueError("no process to record")
@@ -125,7 +125,7 @@ def _check(pids: int | Iterable[int], duration: float | None) -> list[int]:
 
 
 def _identify(profile: Profile, processes: Processes, images: ImageCache, *, environ: bool) -> None:
-    """Note whose the processes are: labels and facts about the program."""
+    """Store in the profile what identifies each process: its labels, and facts about its program."""
     for process in processes.named:
         try:
             profile.identify(process.pid, identify(process, images, environ=environ))
@@ -143,14 +143,14 @@ def named(profile: Profile, namer: Symbolizer | None = None) -> Report: ...
 @overload
 def named(profile: "ProcessDump") -> "Verdict": ...
 def named(profile: "Profile | ProcessDump", namer: Symbolizer | None = None) -> "Report | Verdict":
-    """Return the report of a profile: its stacks with names; or the verdict on a dump.
+    """Return the report of a profile (its stacks with names), or the verdict on a dump.
 
-    Neither needs the process any more.  A verdict has `findings` (sentences, the gravest first), `processes`
+    The process may have ended.  A verdict has `findings` (sentences, the gravest first), `processes`
     (the dump and its threads with names), `waits` (what each thread waits for) and `document` (the JSON of
     `sfsample dump --json`).
     """
     if not isinstance(profile, Profile):
-        from sfsample.dumping.run import Examiner  # recordings do not need it
+        from sfsample.dumping.run import Examiner  # a module that recordings do not need
 
         return Examiner()([profile])
     report = name_profile(profile, namer or symbolizer(profile))
@@ -158,12 +158,12 @@ def named(profile: "Profile | ProcessDump", namer: Symbolizer | None = None) -> 
 
 
 def folded(profile: Profile, *, threads: bool = False, namer: Symbolizer | None = None) -> str:
-    """Return a profile as folded stacks, with names; `threads`: one root per thread."""
+    """Return a profile as folded stacks with names; `threads`: the first frame is the thread."""
     return render(named(profile, namer), "folded", threads=threads).decode()
 
 
 def render(report: Report, format_name: str, *, threads: bool = False) -> bytes:
-    """Return a report in a format: folded, json, speedscope, firefox, pprof, html or svg."""
+    """Return a report as a file: folded, json, speedscope, firefox, pprof, html or svg."""
     if format_name not in FORMATS:
         raise ValueError(f"no such format: {format_name!r}; there are {', '.join(FORMATS)}")
     return FORMATS[format_name].write(report, threads=threads)

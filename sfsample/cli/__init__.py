@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
         say(*_OUT_OF_MEMORY)
         return 1
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second SIGINT here would cause a traceback
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python would print a traceback at another SIGINT
         say("aborted")
         return 1
     except OSError as failure:
@@ -43,8 +43,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def with_own_path(line: str, words: list[str]) -> str:
-    """Put the whole command line for "sudo sfsample ...", as sudo(8) has its own PATH."""
-    from sfsample.watching.own_program import own_program  # imported only for such lines
+    """Replace "sudo sfsample ..." by a command line with full paths, because sudo(8) has its own PATH."""
+    from sfsample.watching.own_program import own_program  # imported only for help lines
 
     path = os.path.abspath(sys.argv[0])
     command = [path, *words] if os.path.basename(path) == "sfsample" else own_program(*words)
@@ -58,7 +58,7 @@ def _print_os_error(failure: OSError) -> None:
         say("no files left to open", FILES_HELP)
     elif failure.filename is not None:
         say(f"{failure.strerror}: {failure.filename}")
-    elif not isinstance(failure, BrokenPipeError):  # the reader of stdout has ended
+    elif not isinstance(failure, BrokenPipeError):  # BrokenPipeError: the reader of stdout has ended
         from traceback import extract_tb  # imported only after such a failure
 
         at = extract_tb(failure.__traceback__)[-1]
@@ -69,7 +69,7 @@ def _print_os_error(failure: OSError) -> None:
 
 def _run(argv: list[str]) -> int:
     from sfsample.cli.commands import name_of
-    from sfsample.cli.parse import parse  # here, so that Ctrl-C during its imports is no traceback
+    from sfsample.cli.parse import parse  # imported here, where Ctrl-C causes no traceback
 
     try:
         command = parse(argv)
@@ -77,7 +77,7 @@ def _run(argv: list[str]) -> int:
         return int(end.code or 0)
     if os.environ.get("SFSAMPLE_LOG") == "debug":
         _start_logging()
-    gc.disable()  # with `freeze`: garbage collection never visits the modules
+    gc.disable()  # until `freeze`: afterwards, garbage collection does not visit the objects of the modules
     module = import_module(f"sfsample.cli.{name_of(command).partition(' ')[0]}")
     gc.freeze()
     gc.enable()
@@ -88,9 +88,9 @@ def _run(argv: list[str]) -> int:
 
 
 def _start_logging() -> None:
-    """Log sfsample's own decisions on stderr: why a thread was captured again, why timers were chosen, ...
+    """Log the decisions of sfsample on stderr: why a thread was captured again, why timers were chosen, ...
 
-    Each package has one logger (`sfsample.process`, `sfsample.recording`), and logs only on the level debug.
+    Each package has one logger (`sfsample.process`, for example).  Every message has the level debug.
     Nothing is logged between a stop and its release.
     """
     import logging  # most runs do not log

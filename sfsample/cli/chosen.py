@@ -1,4 +1,4 @@
-"""Finds the processes that a command is for, and says which ones a name has chosen."""
+"""Finds the processes that the user names, and prints the processes that -n has selected."""
 
 from sfsample.cli.terminal import say
 from sfsample.process.find_target import TargetFinder
@@ -7,7 +7,7 @@ from sfsample.process.target import Target
 
 
 def chosen_pids(target: Target, *, quiet: bool = False) -> list[int]:
-    """Return the pids of the target.  With -n, say which they are.  Raises NoSuchProcess, UsageError."""
+    """Return the pids of the target; with -n, print them.  Raises NoSuchProcess, UsageError."""
     pids = TargetFinder(target).pids()
     if target.name and not quiet:
         say(f"{target.name} is process {', '.join(f'{pid} ({process_name(pid)})' for pid in pids)}")

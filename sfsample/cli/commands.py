@@ -1,4 +1,4 @@
-"""Declares the commands, grouped by task: the value and the flags of each, a summary, and examples."""
+"""Declares the commands, grouped by task.  A command has a value, flags, a summary and examples."""
 
 from argparse import ArgumentParser
 from collections.abc import Callable
@@ -18,7 +18,7 @@ class Entry(NamedTuple):
     value: str  # module below `cli` and class of the command's value: "options.DumpCommand"
     add_flags: Callable[[ArgumentParser], None]
     summary: str
-    examples: tuple[tuple[str, str], ...]  # words, and a caption
+    examples: tuple[tuple[str, str], ...]  # words of a command line, and a caption
 
     @property
     def kind(self) -> "type[Command]":
@@ -33,15 +33,15 @@ GROUPS = (
         Entry("record", "record_options.RecordCommand", flags.record_flags,
               "sample processes for a while and write a profile (the default)", (
             ("1234 -d 10 -o out.html", "CPU use in 10 s, as a flame graph"),
-            ("1234 -d 10 > out.folded", "the same as text, one line per stack"),
-            ("1234 -d 10 --mode wall -t", "all threads, sleeping ones too"),
+            ("1234 -d 10 > out.folded", "CPU use in 10 s, as text with one line per stack"),
+            ("1234 -d 10 --mode wall -t", "running and sleeping threads"),
             ("-o out.json -- ./program arg", "start a program and record it to its end"),
         )),
         Entry("top", "record_options.TopCommand", flags.top_flags,
-              "show live which functions take the time", (
+              "show live which functions take most time", (
             ("top 1234", "what the process does now"),
-            ("top -n redis-server --mode wall", "sleeping threads too"),
-            ("top -s -n gunicorn --all", "with the processes that it starts"),
+            ("top -n redis-server --mode wall", "running and sleeping threads"),
+            ("top -s -n gunicorn --all", "all gunicorn processes, and processes that they start"),
         )),
         Entry("dump", "options.DumpCommand", flags.dump_flags,
               "show every thread's stack, and what the process waits for", (
@@ -50,10 +50,10 @@ GROUPS = (
         )),
         Entry("watch", "watch_options.WatchCommand", flags.watch_flags,
               "record a slice at regular intervals, for months", (
-            ("watch -n redis-server", "keep its history; `sfsample history` shows it"),
-            ("watch --unit nginx --output-dir DIR --keep-for 7d", "files; all processes of a systemd unit"),
+            ("watch -n redis-server", "keep a history, which `sfsample history` shows"),
+            ("watch --unit nginx --output-dir DIR --keep-for 7d", "a systemd unit, one file per slice"),
             ("watch --busiest 20", "the services of the 20 processes that use most CPU"),
-            ("watch 1234 --output-dir DIR --listen 127.0.0.1:6060", "slices, and profiles on request"),
+            ("watch 1234 --output-dir DIR --listen 127.0.0.1:6060", "also send profiles over HTTP"),
             ("watch -n redis-server --push pyroscope=http://HOST:4040", "also send the slices to a store"),
         )),
     )),
@@ -62,19 +62,19 @@ GROUPS = (
               "change the format of profiles, merge them, filter their stacks", (
             ("convert out.json -o out.pprof", "for another viewer"),
             ("convert a.json b.json -o ab.html", "several profiles merged into one"),
-            ("convert out.json --focus dictFind", "only dictFind and what it calls"),
-            ("convert out.json --symbolize -o out.html", "with names from files of this machine"),
+            ("convert out.json --focus dictFind", "only dictFind and the functions that it calls"),
+            ("convert out.json --symbolize -o out.html", "add names, from files of this machine"),
         )),
         Entry("diff", "file_options.DiffCommand", flags.diff_flags,
-              "show what changed between two profiles, and what is noise", (
-            ("diff before.json after.json", "what grew, what shrank, what is noise"),
-            ("diff monday/ tuesday/ --relative", "directories, merged; shares, whatever the load"),
+              "show which functions differ between two profiles beyond noise", (
+            ("diff before.json after.json", "which functions grew, shrank, or stayed within noise"),
+            ("diff monday/ tuesday/ --relative", "shares of all samples; each directory is merged"),
         )),
         Entry("history", "watch_options.HistoryCommand", history_flags.history_flags,
-              "look back at what `watch` has kept: list, show, export, compare", (
+              "list, show, export and compare the slices of `watch`", (
             ("history list --since 2h", "the slices of the last two hours"),
             ("history export --service redis --at -1h -o hour.html", "an hour as a flame graph"),
-            ("history diff --service redis --at 'yesterday 14:00' --for 1h --with now", "what has changed"),
+            ("history diff --service redis --at 'yesterday 14:00' --for 1h --with now", "compare two hours"),
         )),
     )),
     ("check permissions and unwind tables", (
@@ -84,28 +84,28 @@ GROUPS = (
             ("doctor", "what this user may do on this machine"),
         )),
         Entry("inspect", "file_options.InspectCommand", flags.inspect_flags,
-              "show unwind tables, and what they cover", (
-            ("inspect ./libfoo.so", "which unwind tables a file has, and what they leave out"),
-            ("inspect -p 1234", "the tables of every module of a process"),
-            ("inspect --rows ./libfoo.so", "every function and row of SFrame"),
+              "show unwind tables, and the share of code that they cover", (
+            ("inspect ./libfoo.so", "the unwind tables of a file, and the code without a table"),
+            ("inspect -p 1234", "the unwind tables of every module of a process"),
+            ("inspect --rows ./libfoo.so", "every function and every row of the SFrame table"),
         )),
     )),
     ("set up sfsample", (
         Entry("service", "file_options.ServiceCommand", flags.service_flags,
               "show or install a systemd unit that runs `watch`", (
-            ("service show", "the unit, with least privileges"),
-            ("service install --config /etc/sfsample/watch.toml", "write it for systemd"),
+            ("service show", "print the unit, which has least privileges"),
+            ("service install --config /etc/sfsample/watch.toml", "write the unit for systemd"),
             ("watch --config /etc/sfsample/watch.toml --check", "check the configuration"),
         )),
         Entry("completion", "file_options.CompletionCommand", flags.completion_flags,
               "print the completion script for a shell", (
-            ("completion bash > ~/.sfsample.bash", "then source the file"),
+            ("completion bash > ~/.sfsample.bash", "then source this file in ~/.bashrc"),
         )),
     )),
 )  # fmt: skip
 _ACTIONS = (
     Entry("history list", "watch_options.HistoryList", history_flags.list_flags,
-          "list slices, and times without slices", (
+          "list slices, and gaps between them", (
         ("history list --since 2h", "the slices of the last two hours"),)),
     Entry("history show", "watch_options.HistoryShow", history_flags.show_flags,
           "show which functions took the time", (
@@ -114,20 +114,20 @@ _ACTIONS = (
           "write slices as one profile", (
         ("history export --service redis --at -1h -o hour.html", "an hour as a flame graph"),)),
     Entry("history diff", "watch_options.HistoryDiff", history_flags.diff_flags,
-          "show what changed, and what is noise", (
+          "show which functions differ between two times beyond noise", (
         ("history diff --at 'yesterday 14:00' --with now", "an hour of yesterday and the last hour"),
-        ("history diff --service redis --deploy", "what the last new build has changed"))),
+        ("history diff --service redis --deploy", "before and after the last new build"))),
     Entry("history prune", "watch_options.HistoryPrune", history_flags.prune_flags,
           "merge old slices, delete the oldest", (
         ("history prune --keep-for 30d", "delete slices older than 30 days"),)),
     Entry("history check", "watch_options.HistoryCheck", history_flags.check_flags,
-          "check that every slice can be read", (("history check", "exit code 1 if one cannot be read"),)),
+          "check that every slice can be read", (("history check", "exit code 1 if a slice is damaged"),)),
     Entry("history push", "watch_options.HistoryPush", history_flags.push_flags,
           "send slices to a profile store", (
-        ("history push --push parca=http://127.0.0.1:7070", "slices that Parca does not have yet"),)),
+        ("history push --push parca=http://127.0.0.1:7070", "send the slices that Parca lacks"),)),
 )  # fmt: skip
 COMMANDS = {entry.name: entry for _, commands in GROUPS for entry in commands}
-ENTRIES = {**COMMANDS, **{entry.name: entry for entry in _ACTIONS}}  # with the actions of `history`
+ENTRIES = {**COMMANDS, **{entry.name: entry for entry in _ACTIONS}}  # commands, and actions of `history`
 _NAMES = {entry.value.rpartition(".")[2]: name for name, entry in ENTRIES.items()}
 
 

@@ -1,4 +1,4 @@
-"""Prints a completion script, made from the flags as --help is; it does not run sfsample at each key."""
+"""Prints the completion script of a shell.  The script contains all flags, so it seldom runs sfsample."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -10,9 +10,9 @@ from sfsample.cli.output_file import Output
 from sfsample.cli.parse import describe
 from sfsample.core.printable import printable_lines
 
-# bash expands the words of `compgen -W` once more, and processes choose their names: others are left out
+# Filter of names.  bash expands the words of `compgen -W`, so a name like `$(reboot)` would be executed.
 _HARMLESS = " | sort -u | grep -xE '[[:alnum:]_.:+@-]+'"
-_LISTINGS = {  # flag -> command of the shell that lists its values; it runs only when one is completed
+_LISTINGS = {  # flag -> shell command that lists the values of the flag, when the user completes a value
     "--pid": "ls /proc | grep -xE '[0-9]+'",
     "--name": f"cat /proc/[0-9]*/comm 2>/dev/null{_HARMLESS}",
     "--user": f"cut -d: -f1 /etc/passwd{_HARMLESS}",
@@ -25,14 +25,14 @@ _LISTINGS = {  # flag -> command of the shell that lists its values; it runs onl
 
 def run(command: CompletionCommand) -> int:
     """Print the script; return the exit code."""
-    for_zsh = ("#compdef sfsample", "autoload -U bashcompinit && bashcompinit")  # it runs the script of bash
-    lines = (for_zsh if command.shell == "zsh" else (), bash_script())
+    zsh_head = ("#compdef sfsample", "autoload -U bashcompinit && bashcompinit")  # the script is for bash
+    lines = (zsh_head if command.shell == "zsh" else (), bash_script())
     Output("-").write(printable_lines(chain(*lines)))
     return 0
 
 
 def bash_script() -> Iterator[str]:
-    """Yield the lines of the script; if the script has no suggestion, the shell suggests files."""
+    """Yield the lines of the script.  If the script suggests no word, the shell suggests files."""
     yield "_sfsample() {"
     yield "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command=record words"
     yield f'    case " {" ".join(COMMANDS)} " in *" ${{COMP_WORDS[1]}} "*) command=${{COMP_WORDS[1]}} ;; esac'

@@ -1,9 +1,9 @@
-"""Reads the flags of `watch` from a TOML file, whose keys are the names of flags without dashes.
+"""Reads the flags of `watch` from a TOML file.  A key is the name of a flag without the dashes.
 
-The file becomes words of the command line, before the typed words, so a typed flag wins.  The same code
-parses the values of the file and of typed flags.
+sfsample turns the file into words, and puts them before the typed words, so a typed flag wins.  The parser of
+the command line checks both.
 
-To read the file again, sfsample executes itself anew, so nothing of the old configuration remains.
+To read the file again, sfsample executes itself with execve(2), so nothing of the old configuration remains.
 """
 
 import os
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from sfsample.cli.parse import FlagHelp
 
 _MAX_BYTES = 1 << 16
-_MAX_DOTS = 1000  # dots in the file: tomllib's time and memory grow with the square of the dots in a key
+_MAX_DOTS = 1000  # dots in the file; time and memory of tomllib grow with the square of the dots in a key
 _HELP = "the keys are the long flags of `sfsample watch --help`, without the dashes"
 
 
 def words_of(path: str, flags: Iterable["FlagHelp"]) -> list[str]:
-    """Return the file as words; `flags`: those of the command.  Raises SfsampleError."""
+    """Return the words for the keys of the file; `flags`: all flags of `watch`.  Raises SfsampleError."""
     takes_value = {name: bool(flag.value) for flag in flags for name in flag.names if name.startswith("--")}
     words: list[str] = []
     for key, value in _read(path).items():
@@ -39,7 +39,7 @@ def words_of(path: str, flags: Iterable["FlagHelp"]) -> list[str]:
 
 
 def _words(flag: str, value: object, takes_value: Mapping[str, bool]) -> Iterator[str]:
-    """Yield the words of one key: a list repeats the flag, a table repeats it with KEY=VALUE."""
+    """Yield the words for one key.  A list repeats the flag; a table repeats the flag with KEY=VALUE."""
     pairs = ((key, _text(item)) for key, item in value.items()) if isinstance(value, dict) else ()
     values = [text and f"{key}={text}" for key, text in pairs] if isinstance(value, dict) else value
     for item in values if isinstance(values, list) else [values]:
@@ -57,7 +57,7 @@ def _words(flag: str, value: object, takes_value: Mapping[str, bool]) -> Iterato
 
 @total
 def _text(value: object) -> str:
-    """Return a text or a number as a word of the command line; None for any other value."""
+    """Return a text or a number as a word; None (by `total`) for any other value."""
     if isinstance(value, bool) or not isinstance(value, str | int | float) or "\0" in str(value):
         raise TypeError
     return str(value)
@@ -81,7 +81,7 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def execute_anew(why: str) -> None:
-    """Start sfsample anew in this process, with the same command line; return if sfsample now refuses it."""
+    """Replace this process by a new sfsample with the same command line; return if the flags are refused."""
     from sfsample.cli.parse import parse
 
     try:
@@ -90,7 +90,7 @@ def execute_anew(why: str) -> None:
         say_at(f"not reloaded: {failure}", *failure.help, "the watch goes on as before")
         return
     say_at(why)
-    for number in (signal.SIGHUP, signal.SIGUSR1):  # the new program is not ready for them at first
+    for number in (signal.SIGHUP, signal.SIGUSR1):  # these would end the new program before it is ready
         signal.signal(number, signal.SIG_IGN)
     program = own_program(*sys.argv[1:])
     os.execv(program[0], program)  # noqa: S606 - no shell is needed

@@ -1,7 +1,7 @@
 """`sfsample convert`: changes the format of profiles, merges several into one, filters their stacks.
 
-It only reads files.  It filters stacks (--filter, --ignore, --focus) before it merges frames (--merge-by).  A
-filter that leaves no stack is an error, because the user probably misspelt a name.
+`convert` filters stacks (--filter, --ignore, --focus) before it merges frames (--merge-by).  A filter that
+matches no stack is an error, because the user probably misspelt a name.
 """
 
 import re
@@ -52,23 +52,23 @@ def _check_size(report: Report, files: list[str], output: OutputOptions) -> None
     """Raise SfsampleError if the output would be far larger than the inputs."""
     if FORMATS[output.format].cost(report) > ReadingBudget(size_of(files)).left:
         raise SfsampleError(f"cannot write: {output.path}: too large for -f {output.format}",
-                            "choose another format (html, svg), or take a part with --filter or --focus",
+                            "choose another format (html, svg), or select stacks with --filter or --focus",
                             )  # fmt: skip
 
 
 def _select(select: Callable[..., Report], report: Report, flag: str, pattern: str) -> Report:
-    kept = select(report, _matcher(pattern))
-    if report.stacks and not kept.stacks:
+    selected = select(report, _matcher(pattern))
+    if report.stacks and not selected.stacks:
         raise SfsampleError(f"no stack is left: {flag} {pattern}",
-                            "REGEX is compared with the functions and modules of each stack")  # fmt: skip
-    return kept
+                            "sfsample searches for REGEX in the names of functions and modules")  # fmt: skip
+    return selected
 
 
 def _matcher(pattern: str) -> Callable[[NamedFrame], bool]:
-    """Return a test of a frame: the regular expression matches a part of its text or module."""
+    """Return a function that searches for the pattern in a frame's text and module."""
     try:
         search = re.compile(pattern).search
     except (re.error, RecursionError, OverflowError) as failure:
         raise UsageError(f"not a regular expression: {pattern}: {failure}",
-                         "a plain word is a regular expression too") from None  # fmt: skip
+                         "use a plain word, or put a backslash before ( [ { * + ?") from None  # fmt: skip
     return lambda frame: bool(search(frame.text) or (frame.module and search(frame.module)))

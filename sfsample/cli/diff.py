@@ -1,7 +1,6 @@
-"""`sfsample diff`: what changed between two profiles, as text, as JSON, or as a page with a flame graph.
+"""`sfsample diff`: compares two profiles, as text, as JSON, or as a page with a flame graph.
 
-It only reads files.  Only the html page needs the stacks.  For text and JSON, sfsample keeps in
-memory only the numbers of each function.
+Only the page needs the stacks.  For text and JSON, sfsample keeps only the counts of each function in memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,23 +23,23 @@ _MAX_NAMES = 3  # function names in the message of --fail-on
 def run(command: DiffCommand) -> int:
     """Compare, write; return the exit code."""
     output = Output(command.output.path)
-    kept: list[Report] = []
-    keep = kept.append if command.output.format == "html" else None
+    reports: list[Report] = []
+    keep = reports.append if command.output.format == "html" else None
     sides = [_count(path, output.file, keep, command.mode) for path in command.inputs]
-    return write_difference(command, output, sides, kept)
+    return write_difference(command, output, sides, reports)
 
 
 def write_difference(
-    command: Comparison, output: Output, sides: Sequence[Side], kept: list[Report],
+    command: Comparison, output: Output, sides: Sequence[Side], reports: list[Report],
     ordinary: Ordinary | None = None,
 ) -> int:  # fmt: skip
-    """Compare two inputs, write; return the exit code.  `kept`: the reports of both inputs, for a page."""
+    """Compare two sides, and write the result; return the exit code.  `reports`: both reports, for a page."""
     before, after = sides
     difference = compare_sides(before, after, relative=command.relative, ordinary=ordinary)
     for warning in warnings(difference):
         say(f"warning: {warning}")
-    if kept:
-        output.write(difference_html(kept.pop(0), kept.pop(0), difference))
+    if reports:
+        output.write(difference_html(reports.pop(0), reports.pop(0), difference))
     elif command.output.format == "json":
         output.write(difference_json(difference))
     else:
@@ -57,7 +56,7 @@ def write_difference(
 
 
 def _grown(difference: Difference, ratio: float) -> list[str]:
-    """Return the functions that grew beyond noise, to more than `ratio` times their share."""
+    """Return the functions that grew beyond noise, to more than `ratio` times their share before."""
     changes = [change for change in (*difference.by_self, *difference.by_total) if change.verdict == GREW]
     names = [change.name for change in changes if change.share_after > ratio * change.share_before]
     return [*dict.fromkeys(names)]

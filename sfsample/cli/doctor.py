@@ -1,7 +1,7 @@
-"""`sfsample doctor`: shows whether sfsample may attach, which gates are closed, and how to open them.
+"""`sfsample doctor`: shows whether sfsample may attach, and how to open each closed gate (a permission).
 
-The exit code is 4 if sfsample may not attach to one of the processes, or without a process, if a gate is
-closed.  No thread is stopped.
+The exit code is 4 if sfsample may not attach to one of the processes.  Without a process, the exit code is 4
+if a gate is closed.  `doctor` stops no thread.
 """
 
 import sys
@@ -21,7 +21,7 @@ _STATUS_TEXTS = {"pass": "pass", "fail": "FAIL", "unknown": "?"}
 
 
 def run(command: DoctorCommand) -> int:
-    """Judge the gates and write them; return the exit code."""
+    """Check the gates and write the result; return the exit code."""
     output = Output(command.output.path)
     target = command.target
     pids = TargetFinder(target).pids() if target.pid or target.name else [None]
@@ -44,9 +44,9 @@ def _diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _diagnosis_text(diagnosis: Diagnosis) -> Iterator[str]:
-    """Yield lines without newlines: one for each gate, then each remedy, and the gates that it opens."""
+    """Yield lines without newlines: the gates, then each remedy, with the gates that it opens."""
     if diagnosis.pid is None:
-        yield "sfsample itself, for any process (-p PID checks the gates of a process too):"
+        yield "gates for all processes (-p PID adds the gates of the process PID):"
     else:
         may = "may" if diagnosis.may_attach else "may not"
         yield f"process {diagnosis.pid} {diagnosis.name}: sfsample {may} attach"

@@ -1,4 +1,4 @@
-"""`sfsample dump`: every thread's stack, and what the process waits for; exit code 5: not all captured."""
+"""`sfsample dump`: shows stacks and waits of all threads; exit code 5 if a thread could not be captured."""
 
 import os
 import sys
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sfsample.dumping.diagnose.verdict import Verdict
 
 _EXIT_INCOMPLETE = 5
-_MIN_NAMING_S = 1.0  # least time for names, even after --timeout
+_MIN_NAMING_S = 1.0  # time for names that remains even if --timeout is over
 
 
 def run(command: DumpCommand) -> int:
@@ -37,7 +37,7 @@ def run(command: DumpCommand) -> int:
     examine = Examiner(symbols(command))
 
     def rehearse(dumps: list[ProcessDump]) -> None:
-        """Render the first samples while sfsample waits for the second ones: this imports modules early."""
+        """Render the first samples during the wait for the second samples; this imports modules early."""
         render(examine(dumps), command)
 
     failures: list[SfsampleError] = []
@@ -48,7 +48,7 @@ def run(command: DumpCommand) -> int:
         dumps = [dump_core(command.core, command.exe, command.options, sysroot=sysroot)]
         verdict = examine(dumps)
     else:
-        with Interrupt() as interrupt:  # Ctrl-C ends the sampling; Ctrl-Z waits until no thread is held
+        with Interrupt() as interrupt:  # Ctrl-C ends the sampling; Ctrl-Z takes effect when no thread is held
             end_s = time.monotonic() + command.options.timeout
             dumps, failures = _dump(command, rehearse, interrupt)
             until_s = max(end_s, time.monotonic() + _MIN_NAMING_S)
@@ -66,12 +66,12 @@ def run(command: DumpCommand) -> int:
 
 
 def symbols(command: DumpCommand) -> SymbolOptions:
-    """Return the options for names, without downloads: a dump must not wait for the network."""
+    """Return the options for names.  They allow no download: a dump must not wait for the network."""
     return symbol_options(command.names, quiet=command.quiet, online=False, python=command.options.python)
 
 
 def _dump(command: DumpCommand, meanwhile: Meanwhile, should_stop: Interrupt) -> Dumps:
-    """Dump every process; print the failures, unless all processes fail."""
+    """Dump every process, and print the failures; if all processes fail, raise the first failure."""
     pids = chosen_pids(command.target, quiet=command.quiet)
     if command.subprocesses:
         with closing(Descendants(pids, LiveProcess)) as descendants:
@@ -100,7 +100,7 @@ def _render_text(verdict: "Verdict", command: DumpCommand) -> str:
 
     style = Style(printable, whole=command.verbose, kernel=command.kernel, depth=command.depth,
                   python=command.options.python)  # fmt: skip
-    if command.output.path == "-" and sys.stdout.isatty():  # colour, and lines that fit, only on a terminal
+    if command.output.path == "-" and sys.stdout.isatty():  # only a terminal has a width and colours
         width = os.get_terminal_size(sys.stdout.fileno()).columns or None
         bold = str if os.environ.get("NO_COLOR") else "\x1b[1m{}\x1b[0m".format
         style = style._replace(width=width, bold=bold)

@@ -1,4 +1,4 @@
-"""Defines the values of the commands that sample nothing; see cli/options.py."""
+"""Defines the values of commands that take no samples; see cli/options.py."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -38,7 +38,7 @@ class ConvertCommand(Command):
     quiet: bool = False
 
     def __post_init__(self) -> None:
-        names = self.names  # without --symbolize, names in a file stay as they are
+        names = self.names  # `convert` finds names only with --symbolize
         flags = {"--raw-names": names.raw, "--simplify-names": names.simplify,
                  "--merge-clones": names.merge_clones, "--inlines": names.inlines,
                  "--debuginfod": names.debuginfod, "--debug-dir": names.debug_dirs}  # fmt: skip

@@ -1,7 +1,7 @@
 """Declares the flags of each command (`cli/commands.py`); a flag means the same in each command.
 
-Help and completion are made from these declarations.  The default of a flag is in the command's value
-(`cli/options.py`): in the field with the name of the flag's `dest`.  "{default}" in a help text becomes
+sfsample makes help and completion from these declarations.  A field of the command's value (`cli/options.py`)
+has the default of a flag; the flag's `dest` is the name of the field.  "{default}" in a help text becomes
 " (default: 5ms)", for example.  `cli/parse.py` has the placeholders of values, such as TIME.
 """
 
@@ -13,8 +13,8 @@ from sfsample.core.quantities import large_size, seconds
 from sfsample.report.suffixes import FORMATS
 
 TEXT_FORMAT = "format of the result (default: by the suffix of -o, else text)"
-_INPUT = 'json of sfsample, folded or pprof; a directory of such files, or a pattern ("2026-11-*.json")'
-_KERNEL = ("kernel frames of sleeping threads, too (needs root; not in --mode cpu), or none at all "
+_INPUT = 'a profile (json of sfsample, folded, pprof), a directory, or a pattern ("2026-11-*.json")'
+_KERNEL = ("show kernel frames of all threads (as root, in --mode wall), or of no thread "
            "(default: of running threads, if permitted)")  # fmt: skip
 
 
@@ -37,14 +37,15 @@ def dump_flags(parser: ArgumentParser) -> None:
     _add_target(parser)
     _add_groups(parser)
     add = parser.add_argument
-    add("--looks", type=values.dump_samples, help="take N samples of each thread, to see which run{default}")
+    add("--looks", type=values.dump_samples,
+        help="take N samples of each thread, to see which threads run{default}")  # fmt: skip
     add("--interval", type=seconds, help="time between two samples{default}")
-    add("--timeout", type=seconds, help="after TIME, print what was captured; exit code 5{default}")
+    add("--timeout", type=seconds, help="after TIME, print the captured threads; exit code 5{default}")
     add("--depth", type=values.positive, help="show at most N frames of each stack (default: all)")
     add("--connections", type=values.positive,
         help="list at most N connections of an event loop{default}")  # fmt: skip
     add("--locals", action="store_true",
-        help="show arguments and locals of Python frames; they may be secret")  # fmt: skip
+        help="show arguments and local variables of Python frames; these may contain secrets")  # fmt: skip
     when = parser.add_mutually_exclusive_group()
     when.add_argument(
         "--no-stop", action="store_false", dest="stop", help="stop no thread; running threads are not shown"
@@ -52,11 +53,11 @@ def dump_flags(parser: ArgumentParser) -> None:
     when.add_argument("--consistent", action="store_true",
                       help="capture all threads at one instant: hold every running thread until all are "
                       "captured")  # fmt: skip
-    add("-s", "--subprocesses", action="store_true", help="dump descendants too")
+    add("-s", "--subprocesses", action="store_true", help="also dump all descendants")
     add("--core", metavar="CORE", help="read a core file instead of a process")
-    add("--exe", metavar="FILE", help="with --core: the program, if its path has changed")
-    add("--sysroot", metavar="DIR", help="with --core: search programs and libraries under DIR")
-    _add_walking(parser, "show the kernel's stack of each thread too (needs root)")
+    add("--exe", metavar="FILE", help="with --core: path of the program, if the program was moved")
+    add("--sysroot", metavar="DIR", help="with --core: search for programs and libraries under DIR")
+    _add_walking(parser, "also show the kernel stack of each thread (needs root)")
     add_json_output(parser)
     _add_messages(parser)
 
@@ -67,28 +68,30 @@ def watch_flags(parser: ArgumentParser) -> None:
     _add_groups(parser, "since the last slice")
     add = parser.add_argument
     add("--unit", type=values.name, metavar="UNIT", help="select all processes of a systemd unit")
-    _add_sampling(parser, ", for all processes together{default}")
+    _add_sampling(parser, " for all processes together{default}")
     _add_idle(parser)
     add("--every", type=seconds, help="start a slice every TIME{default}")
-    add("--for", type=seconds, dest="slice", help="length of a slice (default: as --every, without gaps)")
+    add("--for", type=seconds, dest="slice", help="length of a slice (default: that of --every, so no gaps)")
     add("--history", metavar="DIR",
-        help="keep slices in DIR, for `sfsample history` (default without --output-dir: "
-        "sfsample/history in XDG_STATE_HOME)")  # fmt: skip
-    add("--no-history", action="store_true", help="keep no history, only files")
+        help="keep slices in DIR, for `sfsample history` (default: sfsample/history in XDG_STATE_HOME; "
+        "with --output-dir: no history)")  # fmt: skip
+    add("--no-history", action="store_true", help="keep no history; only write files")
     add("--output-dir", metavar="DIR", help="write one file per slice to DIR")
     add("-f", "--format", choices=FORMATS, help="format of each file{default}")
     add("--keep", type=values.positive, help="keep only the newest N files")
     add("--keep-for", type=values.age,
-        help="delete slices older than TIME: 12h, 7d, 4w (default: history 90d, files no limit)")  # fmt: skip
+        help="delete slices older than TIME: 12h, 7d, 4w (default: 90d for a history, no limit for "
+        "files)")  # fmt: skip
     add("--keep-bytes", type=large_size,
-        help="delete the oldest slices beyond SIZE: 2G (default: history 10G, files no limit)")  # fmt: skip
+        help="delete the oldest slices until SIZE is left: 2G (default: 10G for a history, no limit for "
+        "files)")  # fmt: skip
     add("--config", metavar="FILE", help="take flags from a TOML file; typed flags win")
     add("--check", action="store_true", help="only check the flags and the --config file")
-    add = parser.add_argument_group("look closer when something happens, or at SIGUSR1").add_argument
+    add = parser.add_argument_group("record more when a condition is met, or at SIGUSR1").add_argument
     add("--trigger", type=values.condition, action="append", dest="triggers", metavar="CONDITION",
-        help="if CONDITION: pin slices of the last 2 minutes, dump, record 30 s at 99 Hz; repeatable: "
-        "'cpu>80' (percent of one CPU), 'cpu>p99' (of the last day), 'rss>2G', 'threads>500', "
-        "'psi.cpu>20', 'delay>10' (percent), 'stuck>30s'")  # fmt: skip
+        help="when CONDITION is met: pin slices of the last 2 minutes, take a dump, record 30 s at 99 Hz; "
+        "repeatable; examples: 'cpu>80' (percent of one CPU), 'cpu>p99' (percentile of the last day), "
+        "'rss>2G', 'threads>500', 'psi.cpu>20', 'delay>10' (percent), 'stuck>30s'")  # fmt: skip
     add("--cooldown", type=seconds, help="after a trigger, ignore conditions for TIME{default}")
     add = parser.add_argument_group("profiles, metrics and health over HTTP").add_argument
     add("--listen", type=values.listen, dest="address", metavar="ADDR:PORT|unix:PATH",
@@ -96,8 +99,8 @@ def watch_flags(parser: ArgumentParser) -> None:
     add("--listen-token-file", dest="token_file", metavar="FILE",
         help="answer only requests with the token in FILE; needed if ADDR is not loopback")  # fmt: skip
     add("--listen-host", action="append", dest="hosts", metavar="NAME",
-        help="accept requests for host NAME too; repeatable")  # fmt: skip
-    add_push(parser, "send the history, as it grows, to a profile store (docs/push.md)")
+        help="also accept requests whose Host header is NAME; repeatable")  # fmt: skip
+    add_push(parser, "send each new slice of the history to a profile store (docs/push.md)")
     _add_messages(parser)
 
 
@@ -106,7 +109,7 @@ def inspect_flags(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("elf", nargs="?", metavar="ELF", help="a program or library")
     _add_target(parser, bare=False)
-    add("--rows", action="store_true", help="show every function and row of SFrame")
+    add("--rows", action="store_true", help="show every function and every row of the SFrame table")
     add_json_output(parser)
     _add_messages(parser)
 
@@ -133,13 +136,14 @@ def convert_flags(parser: ArgumentParser) -> None:
     add_profile_output(parser)
     add("-t", "--threads", action="store_true", help="make name/TID the first frame: one root per thread")
     add("--filter", action="append", metavar="REGEX",
-        help="keep stacks with a matching function or module; several: all must match")  # fmt: skip
+        help="keep stacks with a matching function or module; if repeated, all must match")  # fmt: skip
     add("--ignore", action="append", metavar="REGEX",
         help="drop stacks with a matching function or module; repeatable")  # fmt: skip
-    add("--focus", metavar="REGEX", help="keep only the first matching function of each stack, and its calls")
+    add("--focus", metavar="REGEX",
+        help="make the outermost matching function the first frame; drop stacks without match")  # fmt: skip
     add("--merge-by", choices=("function", "module", "address"),
         help="merge frames that have the same function, module or address")  # fmt: skip
-    add("--symbolize", action="store_true", help="find missing names in files with the same build-id")
+    add("--symbolize", action="store_true", help="add missing names, from files with the same build-id")
     _add_names(parser)
     add("-q", "--quiet", action="store_true", help="do not say what was written")
 
@@ -191,19 +195,19 @@ def add_compared(parser: ArgumentParser) -> None:
     add("--relative", action="store_true",
         help="compare shares of all samples (default: rates, if both inputs have durations)")  # fmt: skip
     add("--fail-on", type=values.growth,
-        help="exit code 6 if a function grew by more than PERCENT, beyond noise")  # fmt: skip
+        help="exit with code 6 if a function grew beyond noise, by more than PERCENT")  # fmt: skip
     add("--mode", choices=("cpu", "wall"),
-        help="compare CPU time, or all samples, sleeping threads too{default}")  # fmt: skip
+        help="cpu: compare CPU time; wall: compare all samples, also of sleeping "
+        "threads{default}")  # fmt: skip
 
 
 def add_profile_output(parser: ArgumentParser) -> None:
     add_output(parser)
     parser.add_argument("-f", "--format", choices=FORMATS,
                         help="format of the result (default: by the suffix of -o, else folded)")  # fmt: skip
-    parser.add_argument(
-        "--by", choices=("wait",), help="make the class of the wait the first frame (wall mode)"
-    )
-    parser.add_argument("--mark-python", action="store_true", help="print Python functions as f_[p]")
+    parser.add_argument("--by", choices=("wait",),
+                        help="make the class of the wait the first frame (--mode wall)")  # fmt: skip
+    parser.add_argument("--mark-python", action="store_true", help="add _[p] to names of Python functions")
     parser.add_argument("--open", action="store_true", help="open the result in a browser (html, svg)")
 
 
@@ -216,10 +220,10 @@ def add_json_output(parser: ArgumentParser, formats: tuple[str, ...] = ("text", 
 
 
 def _add_target(parser: ArgumentParser, *, bare: bool = True) -> None:
-    """Add the flags that name the target; `bare`: accept process ids without -p, too."""
+    """Add the flags that name the target.  `bare`: process ids are accepted with and without -p."""
     add = parser.add_argument
     if bare:
-        add("pids", nargs="*", metavar="PID", help="process ids, as after -p")
+        add("pids", nargs="*", metavar="PID", help="process ids (-p is optional)")
     add("-p", "--pid", type=values.pids, action="extend", metavar="PID[,PID]", help="process id; repeatable")
     add("-n", "--name", type=values.name,
         help="select a process by its name, or by a part of its command line")  # fmt: skip
@@ -227,14 +231,16 @@ def _add_target(parser: ArgumentParser, *, bare: bool = True) -> None:
         help="with -n: take every match; without it, more than one match is an error")  # fmt: skip
 
 
-def _add_groups(parser: ArgumentParser, busy_time: str = "in a second") -> None:
+def _add_groups(parser: ArgumentParser, busy_time: str = "in one second") -> None:
     add = parser.add_argument_group("several processes at once").add_argument
-    add("--cgroup", type=values.name, metavar="PATH", help="all in a control group and in its subgroups")
+    add("--cgroup", type=values.name, metavar="PATH",
+        help="all processes in a control group and in its subgroups")  # fmt: skip
     add("--container", type=values.name, metavar="ID",
-        help="all of a container (docker, containerd, CRI-O, podman); ID may be a prefix")  # fmt: skip
-    add("--pod", type=values.name, metavar="UID", help="all of a Kubernetes pod")
-    add("--user", type=values.name, metavar="NAME|UID", help="all that a user runs")
-    add("--busiest", type=values.positive, help=f"the N that use most CPU time {busy_time}")
+        help="all processes in a container (docker, containerd, CRI-O, podman); ID may be "
+        "a prefix")  # fmt: skip
+    add("--pod", type=values.name, metavar="UID", help="all processes in a Kubernetes pod")
+    add("--user", type=values.name, metavar="NAME|UID", help="all processes of a user")
+    add("--busiest", type=values.positive, help=f"the N processes that use most CPU time {busy_time}")
 
 
 def _add_sampling(parser: ArgumentParser, usual_overhead: str = "") -> None:
@@ -242,15 +248,16 @@ def _add_sampling(parser: ArgumentParser, usual_overhead: str = "") -> None:
     add = parser.add_argument
     add("-t", "--threads", action="store_true", help="make name/TID the first frame: one root per thread")
     add("--no-stop", action="store_false", dest="stop",
-        help="stop no thread; running threads count as not captured")  # fmt: skip
+        help="stop no thread, so running threads cannot be captured")  # fmt: skip
     add("--max-pause", type=seconds, help="never hold a thread for longer than TIME{default}")
     add("--max-overhead", type=values.percent,
-        help="lower the rate, so that sampling takes at most PERCENT of the time"
+        help="lower the rate until sampling takes at most PERCENT of one CPU"
         f"{usual_overhead}")  # fmt: skip
     add("--label", type=values.label, action="append", dest="labels",
-        help="add a label to the profile: team=shop; repeatable; replaces a label of the target")  # fmt: skip
+        help="add a label to the profile: team=shop; repeatable; replaces the target's label "
+        "KEY")  # fmt: skip
     add("--no-environ", action="store_false", dest="environ",
-        help="do not look for labels in the environment of the target")  # fmt: skip
+        help="read no labels from environment variables of the target")  # fmt: skip
     _add_walking(parser)
 
 
@@ -263,18 +270,18 @@ def _add_rate_and_mode(parser: ArgumentParser) -> None:
     add("--mode", choices=("cpu", "wall"),
         help="cpu: sample running threads; wall: sample all threads{default}")  # fmt: skip
     add("--perf-events", action=BooleanOptionalAction,
-        help="sample by kernel timers, which stop no thread (--mode cpu only; default: if permitted, and if "
-        "no CPU is free or threads run too briefly to stop)")  # fmt: skip
+        help="sample by kernel timers, which stop no thread; --mode cpu only (default: if no CPU is free or "
+        "threads run too briefly to stop, and timers are permitted)")  # fmt: skip
     add("--gil", action="store_true",
         help="count only samples of threads that hold the GIL of CPython 3.11 or later")  # fmt: skip
     add("--tasks", action="store_true",
-        help="count suspended asyncio tasks and goroutines like threads (--mode wall only)")  # fmt: skip
-    add("-s", "--subprocesses", action="store_true", help="sample descendants too, also those born later")
+        help="sample suspended asyncio tasks and goroutines like threads (--mode wall only)")  # fmt: skip
+    add("-s", "--subprocesses", action="store_true", help="also sample all present and future descendants")
     add("--blame", action="store_true",
-        help="with --mode wall: show the stack of a lock's holder below those that wait for it")  # fmt: skip
+        help="with --mode wall: show the stack of a lock's holder below the stacks of waiters")  # fmt: skip
     add("--min-wait", type=seconds, help="with --mode wall: leave out waits that are shorter than TIME")
     add("--wait-details", action="store_true",
-        help="with --mode wall: addresses, descriptors and pids in the frames of waits")  # fmt: skip
+        help="with --mode wall: show addresses, descriptors and pids in the frames of waits")  # fmt: skip
 
 
 def _add_idle(parser: ArgumentParser) -> None:
@@ -285,15 +292,16 @@ def _add_idle(parser: ArgumentParser) -> None:
 def _add_walking(parser: ArgumentParser, kernel: str = _KERNEL) -> None:
     add = parser.add_argument
     add("--unwind", type=values.steppers, dest="steppers", metavar="LIST",
-        help="ways to unwind, in order{default}")  # fmt: skip
-    add("--max-frames", type=values.positive, help="end a stack after N frames{default}")
+        help="ways to unwind, in the order in which sfsample tries them{default}")  # fmt: skip
+    add("--max-frames", type=values.positive, help="cut a stack after N frames{default}")
     add("--stack-bytes", type=values.size, metavar="N",
         help="copy at most N bytes of stack per thread{default}")  # fmt: skip
     add("--kernel", action=BooleanOptionalAction, help=kernel)
     add("--python", choices=("auto", "only", "off"), type=PythonView,
-        help="frames of Python functions: with native ones, alone, or none{default}")  # fmt: skip
+        help="auto: Python and native frames; only: Python frames; off: native "
+        "frames{default}")  # fmt: skip
     add("--native", "--native-interpreter", action="store_const", dest="python", const=PythonView.ALL,
-        help="keep the interpreter's own frames between Python frames")  # fmt: skip
+        help="keep the native frames of the interpreter between Python frames")  # fmt: skip
     _add_names(parser)
 
 
@@ -304,13 +312,13 @@ def _add_names(parser: ArgumentParser) -> None:
         help="print C++ names without template arguments and parameter lists")  # fmt: skip
     add("--merge-clones", action="store_true", help="print f.cold, f.part.0 and f.constprop.1 as f")
     add("--lines", action="store_true",
-        help="print file and line; for native code, install sfsample[lines]")  # fmt: skip
+        help="print file and line (for native code: install sfsample[lines])")  # fmt: skip
     add("--inlines", action="store_true",
         help="print inlined functions, marked _[i] (install sfsample[lines])")  # fmt: skip
     add("--debuginfod", action="store_true",
-        help="get debug files from DEBUGINFOD_URLS; dump: only from debuginfod's cache")  # fmt: skip
+        help="get debug files from DEBUGINFOD_URLS (`dump`: only from debuginfod's cache)")  # fmt: skip
     add("--debug-dir", action="append", dest="debug_dirs", metavar="DIR",
-        help="search debug files in DIR before /usr/lib/debug; repeatable")  # fmt: skip
+        help="search for debug files in DIR before /usr/lib/debug; repeatable")  # fmt: skip
 
 
 def _add_messages(parser: ArgumentParser) -> None:

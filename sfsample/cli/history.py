@@ -1,4 +1,4 @@
-"""`sfsample history`: lists, shows, exports, compares, checks, tidies slices of `watch`."""
+"""`sfsample history`: lists, shows, exports, compares, checks and deletes the slices of `watch`."""
 
 import os
 import time
@@ -51,7 +51,7 @@ def run(command: options.HistoryCommand) -> int:
 
 
 def _selection(history: History, command: options.HistoryQuestion, at: float | None = None) -> Selection:
-    """Return the selection that the flags describe; `at` replaces --at."""
+    """Return the selection that the flags describe.  `at`: time that is used instead of --at."""
     begin_s, end_s = command.since or 0.0, inf
     if (at := command.at if at is None else at) is not None:
         length_s = command.length or options.CHOSEN_S
@@ -73,19 +73,19 @@ def _list(history: History, command: options.HistoryList) -> int:
                              for gap in gaps]}  # fmt: skip
         output.write(json_text(document))
     else:
-        if not gaps:
-            questions.choose(history, selection, one_service=False)  # raises if there are no slices
+        if not gaps:  # without slices, `choose` raises SfsampleError
+            questions.choose(history, selection, one_service=False)
         output.write(printable_lines(_table(slices, gaps, verbose=command.verbose)))
     return 0
 
 
 def _slice_json(facts: SliceFacts) -> dict[str, object]:
-    known = ("id", "service", "samples", "tier", "pinned", "build_id", "host", "rate_hz", "mode", "ticks",
+    names = ("id", "service", "samples", "tier", "pinned", "build_id", "host", "rate_hz", "mode", "ticks",
              "late_ticks", "duration_ns", "recorder")  # fmt: skip
     return {
         "begin": facts.begin_s, "end": facts.end_s, "labels": dict(facts.labels),
         "cpu_s": facts.cpu_charged_ns / 1e9, "coverage": facts.coverage,
-    } | {name: getattr(facts, name) for name in known}  # fmt: skip
+    } | {name: getattr(facts, name) for name in names}  # fmt: skip
 
 
 def _table(slices: list[SliceFacts], gaps: list[Gap], *, verbose: bool) -> Iterator[str]:
@@ -136,7 +136,7 @@ def _summary(
         return
     weight, what = (CPU, "CPU time") if report.total(CPU) else (SAMPLES, "samples")
     by_self, by_total = by_function(report, weight)
-    for title, counts in (("by own time", by_self), ("with what they call", by_total)):
+    for title, counts in (("by own time", by_self), ("by time with callees", by_total)):
         yield ""
         yield f"functions {title} (share of {what}):"
         shown = counts.most_common(None if command.verbose else _MAX_ROWS)
@@ -213,7 +213,7 @@ def _check(history: History, command: options.HistoryCheck) -> int:
 
 
 def _push(history: History, command: options.HistoryPush) -> int:
-    """Send the slices that backends have not taken yet."""
+    """Send the slices that a backend does not have yet; return the exit code."""
     from sfsample.watching.push.backend import check_credentials
     from sfsample.watching.push.pusher import Pusher, follow  # http.client takes long to import
 
@@ -227,7 +227,7 @@ def _push(history: History, command: options.HistoryPush) -> int:
 
 
 def _push_all(pusher: "Pusher") -> int:
-    """Send the slices to one backend; say how many were sent."""
+    """Send the slices to one backend; print how many were sent; return the exit code."""
     mark = pusher.mark
     sent, dropped = mark.sent, mark.dropped.copy()
     pusher.push()

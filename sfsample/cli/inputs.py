@@ -1,4 +1,4 @@
-"""Finds the files of an input, and reads them as one report, for `convert` and `diff`.
+"""Finds the files of an input, and reads these files as one report, for `convert` and `diff`.
 
 An input is a file, a directory or a shell pattern.  From a directory, sfsample reads the files with the
 suffix of a profile.  Each match of a pattern is an input.  A file that the user names may have any suffix.
@@ -17,7 +17,7 @@ from sfsample.report.merge import merge
 from sfsample.report.report import Report
 from sfsample.report.suffixes import READABLE, is_profile
 
-_MAX_SKIPPED = 5  # names in the line about skipped files
+_MAX_SKIPPED = 5  # names in the message about skipped files
 
 
 def find_files(inputs: Iterable[str], *, result: str = "", quiet: bool = False) -> list[str]:
@@ -28,7 +28,7 @@ def find_files(inputs: Iterable[str], *, result: str = "", quiet: bool = False) 
         matches = sorted(glob(path, recursive=True)) if is_pattern else [path]
         if not matches:
             raise SfsampleError(f"no profile found: {path}: no file matches",
-                                "* and ? match no / and no leading dot; **/: any directories")  # fmt: skip
+                                "* and ? match no / and no leading dot; **/ matches directories")  # fmt: skip
         for match in matches:
             files += _in_directory(match, result, quiet=quiet) if os.path.isdir(match) else [match]
     return files
@@ -42,16 +42,16 @@ def _in_directory(path: str, result: str, *, quiet: bool) -> list[str]:
     except OSError as failure:
         raise SfsampleError(f"cannot read: {path}: {failure.strerror}") from None
     files = {name: os.path.join(path, name) for name in names}
-    kept = [name for name in names if is_profile(name) and os.path.isfile(files[name])
-            and os.path.realpath(files[name]) != result]  # fmt: skip
-    skipped = [name for name in names if name not in {*kept}]
-    if not kept:
+    profiles = [name for name in names if is_profile(name) and os.path.isfile(files[name])
+                and os.path.realpath(files[name]) != result]  # fmt: skip
+    skipped = [name for name in names if name not in {*profiles}]
+    if not profiles:
         others = f"it has {listed(skipped, _MAX_SKIPPED)}" if skipped else "it is empty"
         raise SfsampleError(f"no profile found: {path}: {others}", "searched for files that end in "
-                            f"{', '.join(READABLE)} (also with .gz), not in directories below")  # fmt: skip
+                            f"{', '.join(READABLE)} (also with .gz), but not in subdirectories")  # fmt: skip
     if skipped and not quiet:
         say(f"skipped in {path}: {listed(skipped, _MAX_SKIPPED)}")
-    return [files[name] for name in kept]
+    return [files[name] for name in profiles]
 
 
 def read_files(paths: list[str]) -> Report:

@@ -1,4 +1,4 @@
-"""`sfsample inspect`: the unwind tables of a file or a process, and what they cover."""
+"""`sfsample inspect`: shows the unwind tables of a file or a process, and the share of code they cover."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -46,11 +46,11 @@ def _open(path: str) -> ElfImage:
     except (OSError, ValueError, FormatError) as failure:
         why = failure.strerror if isinstance(failure, OSError) else str(failure).removeprefix(f"{path}+0x0: ")
         pid = path if path.isdecimal() else "PID"
-        remedy = f"give a 64-bit ELF file; a process: sfsample inspect -p {pid}"
+        remedy = f"give a 64-bit ELF file; for a process: sfsample inspect -p {pid}"
         raise SfsampleError(f"cannot inspect: {path}: {why}", remedy) from None
     if image.type == ET_REL:
         raise SfsampleError(f"cannot inspect: {path}: an object file: its code has no addresses yet",
-                            "give the program or the library into which it is linked")  # fmt: skip
+                            "give the program or library that the linker makes of it")  # fmt: skip
     return image
 
 

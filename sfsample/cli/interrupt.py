@@ -1,7 +1,7 @@
-"""Turns Ctrl-C and the signals that end a process into a request to stop, so the result is still written.
+"""Turns Ctrl-C and signals that end a process into a request to stop, so that the result is still written.
 
-A Python signal handler runs when the main thread returns from its present system call.  So the main thread
-makes no call that may never return: other threads do (`process.tracer_thread`).
+A Python signal handler runs when the main thread returns from its present system call.  So other threads
+(`process.tracer_thread`) make the calls that may never return.
 """
 
 import os
@@ -13,16 +13,16 @@ from typing import Self
 from sfsample.core.checkpoint import SUSPEND_LOCK
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
-_SAME_S = 0.2  # time in which a signal that comes twice counts as one; a hand is slower
+_SAME_S = 0.2  # time in which two equal signals count as one; a user presses keys more slowly
 
 
 class Interrupt:
     """A context in which SIGINT and SIGTERM request a stop; the second signal raises KeyboardInterrupt.
 
-    The third signal ends the process at once.  A signal that comes twice within 0.2 s counts as one, because
-    timeout(1) sends its signal to the process and to its group.  SIGHUP (the terminal has gone) requests a
-    stop, too, unless nohup(1) made the process ignore SIGHUP.  Ctrl-Z suspends sfsample only while sfsample
-    holds no thread, so the target goes on.
+    The third signal ends the process at once.  Two equal signals within 0.2 s count as one, because
+    timeout(1) sends its signal to the process and to the process group.  SIGHUP (the terminal was closed)
+    also requests a stop, unless nohup(1) made the process ignore SIGHUP.  After Ctrl-Z, sfsample first
+    releases all threads, so the target goes on.
     """
 
     def __init__(self) -> None:
@@ -57,8 +57,8 @@ class Interrupt:
     def _suspend(self, _number: int, _frame: FrameType | None) -> None:
         """Wait until no thread is held, then suspend sfsample.
 
-        The signal may arrive again between any two of these lines, and call this method in itself.  The inner
-        call leaves the work to the outer call, because a thread may be held again by now.
+        The signal may arrive again during this method, which then runs inside itself.  The inner call leaves
+        the work to the outer call, because sfsample may hold a thread again.
         """
         self._suspend_requested = True
         if self._suspending:

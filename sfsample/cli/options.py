@@ -1,8 +1,8 @@
-"""Defines the value of a command: what the user asks for.  `parse` returns the value, `run` takes it.
+"""Defines the values of commands, which hold the flags.  `parse` returns a value, and `run` takes it.
 
-A field has the name of the flag's `dest`, and the default of the flag.  Here are the parts that several
-commands share, and the value of `dump`.  The other values are in other modules, because each class costs half
-a millisecond when sfsample starts.
+A field has the name of the flag's `dest`, and the default of the flag.  This module has the parts that
+several commands share, and the value of `dump`.  Other modules have the other values, because each class
+costs 0.5 ms when sfsample starts.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class DumpCommand(Command):
 
     target: Target = Target()
     options: DumpOptions = DumpOptions()
-    depth: int | None = None  # frames of each stack that are shown
+    depth: int | None = None  # most frames of a stack that are shown; None: all
     kernel: bool = False
     subprocesses: bool = False
     core: str | None = None
@@ -55,4 +55,4 @@ class DumpCommand(Command):
             raise UsageError("--locals needs the Python frames of a live process",
                              "leave out --core and --python off")  # fmt: skip
         if self.core is None and (self.exe is not None or self.sysroot is not None):
-            raise UsageError("--exe and --sysroot need --core: they say where its program is now")
+            raise UsageError("--exe and --sysroot need --core: they locate the program of a core file")

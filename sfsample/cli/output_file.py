@@ -29,8 +29,8 @@ _REMEDIES = {
     ENOSPC: "free some space, or choose another file",
 }
 _NEXT = {  # next step, by format
-    "html": "open it in a browser (--open does)",
-    "svg": "open it in a browser (--open does)",
+    "html": "open it in a browser, or use --open",
+    "svg": "open it in a browser, or use --open",
     "speedscope": "open it with speedscope",
     "firefox": "load it into the Firefox Profiler",
     "pprof": "go tool pprof -http=: FILE",
@@ -40,17 +40,17 @@ _NEXT = {  # next step, by format
 
 
 class Output:
-    """The destination of a result, which is checked before the work, so that a mistake shows at once.
+    """The destination of a result.  `Output(path)` checks it before the work, so that a mistake shows early.
 
-    Only `write` creates a file, so an interrupted command leaves no file behind.  A path like /dev/stdout is
-    an open file, to which `write` writes at the current offset (`>> log`).  Raises SfsampleError if the
-    destination cannot be written.
+    Only `write` creates a file, so an interrupted command leaves no file behind.  A path like /dev/stdout
+    means an open file; `write` writes at the current offset of this file (`>> log`).  Raises SfsampleError if
+    the destination cannot be written.
     """
 
     def __init__(self, path: str) -> None:
         self.file = ""  # path of the regular file that `write` replaces
         self._path = path
-        self._fd = -1  # descriptor of a device, a FIFO or an open file; a rename would replace these
+        self._fd = -1  # descriptor of a device, a FIFO or an open file, which a rename would destroy
         try:
             self._check(path)
         except OSError as failure:
@@ -116,7 +116,7 @@ def _unwritable(path: str, failure: OSError) -> SfsampleError:
 
 
 def as_asked(report: "Report", output: "ProfileOutput") -> "Report":
-    """Return the report with the frames that the flags of the output ask for."""
+    """Return the report with the frames that --by and --mark-python add."""
     from sfsample.report.naming import with_python_marks  # other commands write no report
     from sfsample.report.waits import by_wait
 
@@ -125,17 +125,17 @@ def as_asked(report: "Report", output: "ProfileOutput") -> "Report":
 
 
 def say_written(options: "ProfileOutput", output: Output, *, quiet: bool) -> None:
-    """Say which file was written, and what to do with it, unless `quiet`; open it in a browser for --open."""
+    """Unless `quiet`, print the path of the result and the next step.  With --open, open a browser."""
     path = options.path
     if output.file and not quiet:
         step = _NEXT[options.format].replace("FILE.html", quote(f"{path}.html"))
         say(f"written {path}: {step.replace('FILE', quote(path))}")
     if not options.open:
         return
-    if not os.geteuid():  # PATH and BROWSER choose a program
+    if not os.geteuid():  # PATH or BROWSER could make root execute any program
         say(f"no browser is started as root: open {path} yourself")
         return
-    import webbrowser  # most runs open none
+    import webbrowser  # imported only for --open
     from pathlib import Path
 
     if not webbrowser.open(Path(output.file).as_uri()):

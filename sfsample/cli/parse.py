@@ -1,4 +1,4 @@
-"""Parses the command line, and checks its arguments together; a mistake is a UsageError, exit code 2."""
+"""Parses the command line, and checks combinations of flags; raises UsageError (exit code 2)."""
 
 import argparse
 import re
@@ -28,7 +28,7 @@ _MAX_HELP_COLUMNS = 110
 _NUMBER = re.compile(r"-[\d.]")
 _PIDS = re.compile(r"\d[\d,]*", re.ASCII)
 _GROUPS = {f"--{way}": way for way in ("cgroup", "container", "pod", "user", "busiest")}
-_OWN_WAYS = {  # ways to name the target, beside -p and -n
+_OWN_WAYS = {  # ways to name the target, besides -p and -n
     "record": {"-- COMMAND": "program", **_GROUPS},
     "inspect": {"ELF": "elf"},
     "dump": {"--core CORE": "core", **_GROUPS},
@@ -134,7 +134,7 @@ def parse(argv: list[str]) -> Command:
 def _command(
     command: str, arguments: dict[str, Any], program: list[str] | None, formats: tuple[str, ...] = ()
 ) -> Command:
-    """Return a command.  `arguments`: the values from argparse, by `dest`; `formats`: possible formats."""
+    """Return the value of a command.  `arguments`: by `dest`, from argparse; `formats`: possible formats."""
     for word in arguments.pop("pids", ()):
         try:
             arguments["pid"] = [*arguments["pid"], *values.pids(word)]
@@ -159,7 +159,7 @@ def _command(
 
 
 def _build(kind: type[_T], arguments: Mapping[str, Any]) -> _T:
-    """Return a dataclass from `arguments`, by the names of its fields, and of those of dataclasses in it."""
+    """Return a dataclass.  `arguments` has the value of each field by name, also of nested dataclasses."""
     built: dict[str, Any] = {}
     for field in fields(kind):  # type: ignore[arg-type]  # a dataclass
         if is_dataclass(field.type):
@@ -194,14 +194,14 @@ def _not_a_pid(command: str, word: str, what: object) -> UsageError:
 
 
 def _similar(word: str, words: Iterable[str]) -> list[str]:
-    """Return the word of `words` that is most similar, if any; not for short words, which have many."""
+    """Return the most similar word as a list, or an empty list if `word` is short or no word is similar."""
     from difflib import get_close_matches
 
     return get_close_matches(word, words, n=1, cutoff=0.75) if len(word) > 2 else []
 
 
 def _history_action(words: list[str]) -> tuple[str, list[str]]:
-    """Return the name of the entry for an action, and the words behind the action."""
+    """Return the name of the entry for an action, and the words after the action."""
     if words and words[0] in HISTORY_ACTIONS:
         return f"history {words[0]}", words[1:]
     if "--help" in words or "-h" in words:
@@ -218,7 +218,7 @@ def _check_target(command: str, arguments: Mapping[str, Any], program: list[str]
         first, *_ = ENTRIES[command].examples
         raise UsageError(f"{what}: use one of {', '.join(ways)}", f"for example: sfsample {first[0]}")
     if arguments["all"] and arguments["name"] is None:
-        raise UsageError("--all needs -n: it selects every process that matches the name")
+        raise UsageError("--all needs -n: --all selects every process that matches the name")
 
 
 def _main_parser() -> argparse.ArgumentParser:
@@ -252,7 +252,7 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
 
 
 def defaults(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
-    """Return the defaults of the fields of a command's value, and of the values in it, by name."""
+    """Return the default of each field by name, also of fields of nested dataclasses."""
     result: dict[str, Any] = {}
     for field in fields(value):
         content = getattr(value, field.name)

@@ -55,8 +55,7 @@ def _record(
 ) -> tuple[Profile, list[str], list[str], int]:
     """Record; write the profile and the statistics.
 
-    Return the profile, texts about missing names, lines about waits, and the exit code of a program that has
-    ended by itself.
+    Return the profile, texts about missing names, lines about waits, and the exit code of the program, or 0.
     """
     if stats_output is not None and output.file and stats_output.file == output.file:
         raise UsageError(f"-o and --stats are the same file: {command.stats}")
@@ -73,12 +72,12 @@ def _record(
             report, idle = (report, {}) if command.idle else fold_idle(report)
             waits = [*wait_lines(report, idle)]
         statistics = json_text(report.stats.document)
-        try:  # statistics before the profile, whose reader may go away
+        try:  # statistics first, because `output.write` fails if the reader of the profile has ended
             if stats_output is not None:
                 stats_output.write(statistics)
             elif command.stats == "-":
                 emit(statistics)
-        finally:  # a failure must not cost the profile
+        finally:  # the profile is written even if the statistics are not
             check_result(profile.stats, pids)
             output.write(
                 api.render(
@@ -101,7 +100,7 @@ def _program_exit_code(pid: int) -> int:
 def _sample(command: RecordCommand, pids: list[int], profile: Profile, stop: Interrupt) -> None:
     """Record into the profile; between ticks, show progress."""
     started_s, until = time.monotonic(), "" if command.duration is None else f" of {command.duration:g}"
-    with Progress(quiet=command.quiet or command.program is not None) as progress:  # no line beside a program
+    with Progress(quiet=command.quiet or command.program is not None) as progress:  # a program may draw, too
 
         def should_stop() -> bool:
             progress.show(f"{time.monotonic() - started_s:.0f}{until} s, {counted(profile.stats.samples)}")
@@ -117,7 +116,7 @@ def _sample(command: RecordCommand, pids: list[int], profile: Profile, stop: Int
 
 @contextmanager
 def targets(command: RecordCommand) -> Iterator[list[int]]:
-    """Yield the pids to record; start a program before, and end it afterwards.  Raises SfsampleError."""
+    """Yield the pids to record; start the command's program, and end it afterwards.  Raises SfsampleError."""
     if command.program is None:
         yield chosen_pids(command.target, quiet=command.quiet)
         return

@@ -1,4 +1,4 @@
-"""Defines the values of `record` and `top`, and what other commands share with them (`cli/options.py`)."""
+"""Defines the values of `record` and `top`, and parts that other commands use too (`cli/options.py`)."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class ProfileOutput(OutputOptions):
 class Comparison(Command):
     """How two profiles are compared."""
 
-    relative: bool = False  # shares, not rates
+    relative: bool = False  # True: compare shares, not rates
     mode: str = "cpu"  # "wall": sleeping threads count
     fail_on: float | None = None  # growth, as a fraction
     output: OutputOptions = OutputOptions()
@@ -31,7 +31,7 @@ class Comparison(Command):
 @dataclass(frozen=True, kw_only=True)
 class RecordCommand(Command):
     target: Target = Target()
-    program: tuple[str, ...] | None = None  # words behind --
+    program: tuple[str, ...] | None = None  # words after --
     options: RecordOptions = RecordOptions()
     duration: float | None = None  # seconds
     output: ProfileOutput = ProfileOutput()
@@ -45,6 +45,6 @@ class RecordCommand(Command):
 @dataclass(frozen=True, kw_only=True)
 class TopCommand(Command):
     target: Target = Target()
-    options: RecordOptions = RecordOptions(environ=False)  # nothing shows labels
+    options: RecordOptions = RecordOptions(environ=False)  # `top` shows no labels
     window: float = 5.0  # seconds
     names: NameFlags = NameFlags()

@@ -1,4 +1,4 @@
-"""`sfsample service`: shows or installs a systemd unit that runs `sfsample watch` with least privileges.
+"""`sfsample service`: shows or installs a systemd unit that runs `sfsample watch` with few privileges.
 
 All flags of the watch come from a TOML file (cli/config.py), so new flags need no new unit.
 
@@ -34,7 +34,7 @@ RestartSec=30
 WatchdogSec=5min
 TimeoutStopSec=30
 
-# sfsample may look at the processes of all users, and change nothing.
+# sfsample may read the processes of all users, but change nothing.
 DynamicUser=yes
 User=sfsample
 StateDirectory=sfsample
@@ -74,7 +74,7 @@ WantedBy=multi-user.target
 
 
 def run(command: ServiceCommand) -> int:
-    """Print the unit, or write it and say what to type next."""
+    """Print the unit, or write the unit and print the next command; return the exit code."""
     config, watch = os.path.abspath(command.config), Command()
     if command.action == "install" and not os.path.lexists(config):
         raise SfsampleError(f"no configuration: {config}", "to write one, for the 20 busiest processes:",
@@ -98,7 +98,7 @@ def run(command: ServiceCommand) -> int:
 
 
 def unit(config: str, watch: Command) -> str:
-    """Return the unit that runs `sfsample watch --config CONFIG`; `watch`: the value of this command."""
+    """Return the unit that runs `sfsample watch --config CONFIG`.  `watch`: the parsed command."""
     command = shlex.join(own_program("watch", "--config", config))
     return _UNIT.format(command=command.replace("%", "%%"), network="\n".join(_network(watch)))
 

@@ -38,7 +38,7 @@ def emit(text: str, *, draws: bool = False) -> None:
     stream = sys.stderr
     if stream is None:  # the caller closed it
         return
-    with _LOCK:  # the sampling thread prints missed ticks
+    with _LOCK:  # the sampling thread also prints messages
         erased = _ERASE if draws or Progress.is_drawn else ""
         Progress.is_drawn = draws
         try:
@@ -58,7 +58,7 @@ def spelled(text: str) -> str:
 
 
 def progress_printer(*, quiet: bool, tell: Callable[[str], None] = say) -> Callable[[str], None]:
-    """Return `tell`, or a function without effect if stderr is no terminal: the summary repeats the texts."""
+    """Return `tell`; if progress is not shown, return a function without effect."""
     return tell if shows_progress(quiet=quiet) else lambda _text: None
 
 

@@ -1,6 +1,6 @@
-"""Parses the values of flags: a text from the command line becomes a checked value.
+"""Parses the values of flags: turns a text from the command line into a checked value.
 
-This module refuses wrong values, and gives an example of a right value, so no command gets a wrong value.
+A refusal contains an example of a right value.
 
 Times become seconds since the epoch.  A time without an offset is local time.  If local clocks show a time
 twice (the end of summer time), the first time counts.  `now` is inf: the end of a range, never its begin.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sfsample.watching.triggers import Condition
 
 _Number = TypeVar("_Number", int, float)
-_MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 10_000  # the lowest rate is one sample in the longest time of `seconds`
+_MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 10_000  # `seconds` accepts at most 1e9 s, so 1e-9 Hz is the lowest rate
 _LEAST = 5e-324  # smallest number above 0
 _CLOCK = re.compile(r"(?:(today|yesterday) ?)?(?:([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?)?", re.ASCII)
 _WHEN = "a time (now, -2h, 14:00, 'yesterday 14:00', 2026-11-24T14:00+01:00)"
@@ -30,7 +30,7 @@ _BUILD_ID = re.compile("[0-9a-f]{6,64}", re.ASCII)
 
 
 def age(text: str) -> float:
-    """Parse an age with a unit: "7d".  Without a unit, it would be seconds, and delete nearly all slices."""
+    """Parse an age with a unit ("7d").  A number without a unit would delete all but the last seconds."""
     if text[-1:].isdecimal():
         raise refusal(text, "an age with its unit (12h, 7d, 4w)")
     return seconds(text)
@@ -83,7 +83,7 @@ def pids(text: str) -> list[int]:
 
 
 def name(text: str) -> str:
-    """Parse the name of a process, a unit, a container, ...; its look-up refuses a name that is wrong."""
+    """Parse the name of a process, a unit, a container, ...  The name may be unknown."""
     if not text.strip():
         raise refusal(text, "a name")
     return text
@@ -116,7 +116,7 @@ def condition(text: str) -> "Condition":
 
 
 def listen(text: str) -> str | tuple[str, int]:
-    """Parse the address to listen on: the path of "unix:PATH", or an IP address and a port."""
+    """Parse an address to listen on; return the path of "unix:PATH", or an IP address and a port."""
     from sfsample.watching.options import is_loopback  # imported only for --listen
 
     kind, _, path = text.partition(":")
@@ -177,7 +177,7 @@ def since(text: str) -> float:
 
 
 def when_or_build(text: str) -> float | str:
-    """Parse a time, or the first digits of a build-id; these stay a text."""
+    """Parse a time, or the first digits of a build-id; return seconds, or the digits as a text."""
     try:
         return when(text)
     except BadValue:

@@ -17,7 +17,7 @@ from sfsample.process.stuck import hand_over, take_over
 from sfsample.watching.loop import Watch
 from sfsample.watching.program import Program
 
-_SET_ASIDE = "SFSAMPLE_SET_ASIDE"  # variable with the processes that were set aside before an execve(2)
+_SET_ASIDE = "SFSAMPLE_SET_ASIDE"  # environment variable: processes that the new program must set aside, too
 
 
 def run(command: WatchCommand) -> int:
@@ -27,7 +27,7 @@ def run(command: WatchCommand) -> int:
             from sfsample.watching.push.backend import check_credentials
 
             check_credentials(command.options.push)
-        say(f"{command.config or 'flags'}: no mistake found")  # `parse` has raised UsageError for a mistake
+        say(f"{command.config or 'flags'}: no mistake found")  # `parse` raises UsageError for a mistake
         return 0
     aside = os.environ.pop(_SET_ASIDE, "")
     take_over(aside)
@@ -60,7 +60,7 @@ def _watch(command: WatchCommand, interrupt: Interrupt, *, is_anew: bool) -> str
 
 
 def make_watch(command: WatchCommand, interrupt: Interrupt, *, is_anew: bool = False) -> Watch:
-    """Return the watch of a command."""
+    """Return the `Watch` for the command."""
     options, history = command.options, None
     if not command.no_history and (
         command.history or options.push.backends or options.files.output_dir is None

@@ -23,11 +23,11 @@ class WatchCommand(Command):
     def __post_init__(self) -> None:
         if self.no_history and (self.history or not self.options.files.output_dir):
             raise UsageError(
-                "--no-history needs --output-dir, and no --history: slices must be kept somewhere"
+                "--no-history needs --output-dir, and excludes --history: slices must be kept somewhere"
             )
         if self.no_history and self.options.push.backends:
             raise UsageError("--push needs a history: slices wait there until the backend takes them",
-                             "leave --no-history out")  # fmt: skip
+                             "leave out --no-history")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class HistoryCommand(Command):
     """The flags of every action of `history`."""
 
     history: str | None = None  # the directory
-    utc: bool = False  # `parse` makes UTC the local time, as it parses times
+    utc: bool = False  # True: `parse` has made UTC the local time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +50,9 @@ class HistoryQuestion(HistoryCommand):
 
     def __post_init__(self) -> None:
         if self.at is not None and self.since is not None:
-            raise UsageError("--at and --since both say when: use one of them")
+            raise UsageError("--at and --since both choose a time: use one of them")
         if self.length is not None and self.at is None:
-            raise UsageError("--for needs --at, the begin of the time", "for the last hour: --since 1h")
+            raise UsageError("--for needs --at, where the time begins", "for the last hour: --since 1h")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class HistoryDiff(HistoryQuestion, Comparison):
     def __post_init__(self) -> None:
         if self.deploy is not None:
             if self.at is not None or self.other is not None:
-                raise UsageError("--deploy is used instead of --at and --with")
+                raise UsageError("--deploy replaces --at and --with: leave these out")
             return
         super().__post_init__()
         if self.at is None or self.other is None:

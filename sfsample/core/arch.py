@@ -1,7 +1,7 @@
-"""The tables of machines (processor architectures).  No other code branches on the name of a machine.
+"""Lists the machines (processor architectures).  No code branches on the name of a machine.
 
-Registers have DWARF numbers.  The registers of a frame are a `dict[int, int]` with these numbers as keys.  An
-absent key means that the register's value is unknown.
+The registers of a frame are a `dict[int, int]`.  A key is the DWARF number of a register.  If a key is
+absent, the value of the register is unknown.
 
 To add a machine, write its file in `core/arches/` and name it in `ARCHES` and `LAYOUTS`.
 """
@@ -24,5 +24,5 @@ LAYOUTS: dict[int, RegisterLayout] = {  # key: e_machine
 
 
 def arch_of(machine: int, byteorder: str) -> Arch | None:
-    """Return the machine with this e_machine and EI_DATA of an ELF header; None: the table lacks it."""
+    """Return the machine for e_machine and EI_DATA of an ELF header; None: it is not supported."""
     return next((arch for arch in ARCHES if (arch.machine, arch.byteorder) == (machine, byteorder)), None)

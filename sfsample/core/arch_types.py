@@ -1,4 +1,4 @@
-"""Types of the facts about a machine.  The values are in `core/arches/`, one file for each machine."""
+"""Defines the types for facts about a machine.  The values are in `core/arches/`, one file per machine."""
 
 from typing import Literal, NamedTuple
 
@@ -11,7 +11,7 @@ class SignalFrame(NamedTuple):
     """The kernel's frame on the stack for a signal handler.  Offsets are bytes from sp at the trampoline."""
 
     code: bytes  # instructions of the trampoline, which make the system call sigreturn
-    call: int  # bytes of the last instruction, the system call
+    call: int  # size of the last instruction, the system call
     saved: tuple[tuple[int, int], ...]  # (DWARF number, offset) of every register of the interrupted code
 
 
@@ -24,7 +24,7 @@ class Arch(NamedTuple):
     sp: int
     fp: int
     ra: int  # register with the return address after a call (AMD64: the column of RA in a CFI table)
-    pc: int  # number of the pc among a frame's registers
+    pc: int  # key of the pc in the registers of a frame
     callee_saved: frozenset[int]  # registers that a call preserves, unless CFI says otherwise
     red_zone: int  # bytes below sp that the ABI lets a leaf function use
     entry_cfa: int  # cfa = sp + entry_cfa at the first instruction of a function
@@ -37,15 +37,15 @@ class Arch(NamedTuple):
 
 
 class RegisterSet(NamedTuple):
-    """One register set of the kernel."""
+    """One register set, as the kernel lays it out."""
 
-    note: int  # type of its note in a core file
+    note: int  # type of the set's note in a core file
     size: int  # bytes
     words: tuple[tuple[int, int], ...]  # (DWARF number, index of the 8-byte word)
 
 
 class CoreWords(NamedTuple):
-    """Indices of 8-byte words of NT_PRSTATUS that are not general registers."""
+    """Words of NT_PRSTATUS that are not general registers, by index (8-byte words)."""
 
     number: int  # word with the number of the system call; negative: the thread was in no system call
     first_argument: int  # word with the original first argument of the system call
@@ -62,7 +62,7 @@ class RegisterLayout(NamedTuple):
     call: tuple[int, bytes]  # size of the system call instruction, and its first bytes
     arguments: tuple[int, ...]  # DWARF numbers of the registers with a system call's arguments, in order
     pending_result: int | None = None  # value of `result` while a system call lasts; None: unknown
-    core_words: CoreWords | None = None  # None: in a core file the result has replaced the first argument
+    core_words: CoreWords | None = None  # None: a core file does not have the first argument
 
     @property
     def size(self) -> int:
@@ -70,5 +70,5 @@ class RegisterLayout(NamedTuple):
         return sum(register_set.size for register_set in self.sets)
 
     def word(self, number: int) -> int:
-        """Return the index of a register's 8-byte word in the first set.  Raises KeyError if it has none."""
+        """Return the index of a register's 8-byte word in the first set.  Raises KeyError if absent."""
         return dict(self.sets[0].words)[number]

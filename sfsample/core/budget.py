@@ -4,8 +4,8 @@ A look is one capture of a thread, or all reads of locks and tasks for one dump.
 target may lead to any number of objects.  So each read reduces the budget of the look.  When the budget is
 spent, sfsample reads nothing more in this look.
 
-The cost is an estimate from the number and the size of reads, not a measured time.  So frames are not lost
-because a machine is busy.
+The cost is not measured: sfsample estimates it from the number and the size of reads.  So a busy machine does
+not lose frames.
 """
 
 from collections.abc import Callable
@@ -15,32 +15,32 @@ from sfsample.core.checkpoint import checkpoint
 
 # CPU time in ns, as measured with Python 3.11
 READ_NS = 4_000  # one process_vm_readv(2)
-GOROUTINE_NS = 25_000  # a goroutine: its stack, the walk, and what it waits for; READ_NS for its fields
-COPIED_NS = 1_000  # time for a frame that was copied before, with its place and name
-_BYTE_NS = 200  # time for each byte after the first 512; line tables are decoded, too
+GOROUTINE_NS = 25_000  # one goroutine: stack, walk and wait; its fields cost READ_NS more
+COPIED_NS = 1_000  # placing and naming of one frame that an earlier look has copied
+_BYTE_NS = 200  # each byte after the first 512; this includes the decoding of line tables
 _SMALL_BYTES = 512
 
-# A first look took 8 ms with 2,000 threads, and 49 ms with 300 large functions on one stack.  Later looks
-# took 0.3 ms usually, 16 ms if one of 2,000 threads had just begun, 9 ms with 100,000 frames of recursion.
+# The first look took 8 ms with 2,000 threads, and 49 ms with 300 large functions on one stack.  Later looks
+# usually took 0.3 ms; 16 ms if one of 2,000 threads was new; 9 ms with 100,000 frames of recursion.
 CAPTURE_NS = 80_000_000
 # 10,000 asyncio tasks that wait for a lock took 1.9 s.
 DUMP_NS = 2_500_000_000
-# 100,000 goroutines took 2.7 s and 72 MB; this is the time of a million.
+# 100,000 goroutines took 2.7 s and 72 MB.  The budget is enough for a million goroutines.
 GOROUTINES_NS = 30_000_000_000
-TASKS_NS = 100_000_000  # 100 of 2,000 tasks, for a profile
-TASKS_PER_LOOK = 100  # tasks or goroutines that a look for a profile reads
+TASKS_NS = 100_000_000  # tasks or goroutines of a profile: enough for 100 of 2,000 tasks
+TASKS_PER_LOOK = 100  # tasks or goroutines that sfsample reads in one look for a profile
 
 
 class Budget:
-    """The time that is left for a look.  Each read of a process calls `should_stop`; True ends the look."""
+    """The time that is left for a look.  Each read calls `should_stop`; if it returns True, the look ends."""
 
     def __init__(self, ns: int, should_stop: Callable[[], bool] = lambda: False) -> None:
         self._ns = self._left = ns
         self._should_stop = should_stop
-        self.why = ""  # reason why the look has ended too early
+        self.why = ""  # reason why the look ended early
 
     def begin(self) -> None:
-        """Begin another look; its budget is the rest of the last one, plus a quarter of the whole budget."""
+        """Begin another look: add a quarter of the whole budget to the time that is left."""
         self._left, self.why = min(self._ns, max(self._left, 0) + self._ns // 4), ""
 
     def renew(self) -> None:
@@ -48,17 +48,14 @@ class Budget:
         self._left, self.why = self._ns, ""
 
     def take(self, size: int, small_ns: int = READ_NS) -> bool:
-        """Take the time of a read (`small_ns`: of a small read); return False if the budget is spent."""
+        """Subtract the cost of a read (`small_ns` up to 512 bytes); return False if the budget is spent."""
         self._left -= small_ns if size <= _SMALL_BYTES else small_ns + _BYTE_NS * (size - _SMALL_BYTES)
         if self._left < 0:
             self.why = self.why or "there are too many"
         return not self.why
 
     def permits(self, size: int, small_ns: int = READ_NS) -> bool:
-        """Take the time of a read of a process; return False if the budget is spent, or a stop is wanted.
-
-        `small_ns`: time of a small read.
-        """
+        """Subtract the cost as `take` does; return False if the budget is spent, or a stop is wanted."""
         checkpoint()
         if self._should_stop():
             self.why = self.why or "sfsample was asked to end"

@@ -1,14 +1,14 @@
-"""Releases stopped threads while sfsample computes, and keeps sfsample from being suspended at a wrong time.
+"""Releases stopped threads during long computations, and lets no suspension happen while a thread is traced.
 
 A thread that sfsample has asked to stop may have to wait for a CPU.  The thread stops when it gets a CPU,
 perhaps while sfsample analyses the code of a large file (0.3 s for a JVM).  Only the OS thread of sfsample
 that traces the thread can release it (ptrace(2)).  So code that can take milliseconds calls `checkpoint()`
 now and then.  At most once in a millisecond, `checkpoint()` captures and releases every thread that has
-stopped.  If no thread is to stop, the call takes 50 ns.  A checkpoint overwrites the copy of a stack, so
-there must be no checkpoint between the making and the use of a copy.
+stopped.  If no stop is pending, the call takes 50 ns.  A checkpoint overwrites the last copy of a stack, so
+a caller uses the copy before the next checkpoint.
 
-If sfsample is suspended (Ctrl-Z), the target must go on.  So sfsample holds `SUSPEND_LOCK` as long as it
-traces a thread, and code that suspends sfsample takes this lock.
+If sfsample is suspended (Ctrl-Z), the target must go on.  So sfsample holds `SUSPEND_LOCK` while it traces a
+thread, and code that suspends sfsample takes this lock.
 """
 
 import threading
@@ -21,11 +21,11 @@ SUSPEND_LOCK = threading.Lock()
 _CHECKPOINT_NS = 1_000_000  # least time between two collections
 
 _T = TypeVar("_T")
-CollectStopped = Callable[[], object]  # captures stopped threads; called on the OS thread that has added it
+CollectStopped = Callable[[], object]  # captures stopped threads; runs on the OS thread that has added it
 
 
 class PendingStops:
-    """The functions that collect stopped threads, one for each process with a thread that is traced."""
+    """The functions that collect stopped threads, one for each process that has a traced thread."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -40,7 +40,7 @@ class PendingStops:
             self._collectors[collect] = threading.get_ident()
 
     def remove(self, collect: CollectStopped) -> None:
-        """Remove a function.  When none is left, release SUSPEND_LOCK."""
+        """Remove a function; if no function is left, release SUSPEND_LOCK."""
         with self._mutex:
             if self._collectors.pop(collect, None) is not None and not self._collectors:
                 SUSPEND_LOCK.release()
@@ -53,7 +53,7 @@ class PendingStops:
 
     @contextmanager
     def calling(self, collect: CollectStopped) -> Iterator[None]:
-        """Add a function for a while; meanwhile sfsample is not suspended."""
+        """Add a function during a `with` block; sfsample cannot be suspended in the block."""
         self.add(collect)
         try:
             yield

@@ -1,12 +1,12 @@
-"""Opens files by path, below sfsample's root directory or that of a process, and writes files atomically.
+"""Opens files by path, below the root directory of sfsample or of a process, and writes files atomically.
 
 A target, a core file or a sysroot chooses the paths and the files, but sfsample opens them with its own
 privileges.  So sfsample resolves a path and its symbolic links inside the root directory.  It opens only
 regular files, because opening a device or a FIFO can have an effect, or block.  A `Root` keeps its directory
 open, so files below it can be found after the process has ended.
 
-openat2(2) with RESOLVE_IN_ROOT does the same, but Python does not offer this call.  A step of a path takes 2
-us.
+openat2(2) with RESOLVE_IN_ROOT does the same, but Python does not offer this call.  Each name in a path costs
+2 us.
 
 Source: open(2), O_PATH; proc(5), /proc/PID/fd; path_resolution(7).
 """
@@ -28,16 +28,16 @@ _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _PATH_FLAGS = os.O_PATH | os.O_CLOEXEC
 _MAX_LINKS = 40  # symbolic links in one path; the kernel has the same limit
 _MAX_DEPTH = 256  # directories that are open at once
-_STREAMS = ("/dev/std", "/dev/fd/", "/proc/")  # prefixes of paths that may be an open file
+_STREAMS = ("/dev/std", "/dev/fd/", "/proc/")  # prefixes of paths that may name a file that sfsample has open
 
 
 @contextmanager
 def whole_file(path: str, mode: int, *, keep: bool = False) -> Iterator[BinaryIO]:
     """Yield a temporary file; when the block ends without an exception, rename it to `path`.
 
-    The file belongs to the user of this process.  If it replaces a file of this user, it gets the mode of the
-    old file.  Raises OSError.  `keep`: if only the rename fails, keep the temporary file; the error then has
-    its name in `filename`, and `path` in `filename2`.
+    The file belongs to the user of this process.  If the old file at `path` belongs to this user, the new
+    file gets its mode.  Raises OSError.  `keep`: if only the rename fails, keep the temporary file; then the
+    error has the temporary name in `filename`, and `path` in `filename2`.
     """
     temporary = os.path.join(os.path.dirname(path), f".sfsample-{os.getpid()}-{time.monotonic_ns():x}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -74,7 +74,7 @@ def _check_path(path: str) -> None:
 
 
 def read_regular(path: str, max_bytes: int, *, streams: bool = False) -> bytes:
-    """Return the contents of a file (see `open_regular`).  Raises OSError, also for a larger file."""
+    """Return the contents of a file (see `open_regular`).  Raises OSError, also above `max_bytes`."""
     with open(open_regular(path, streams=streams), "rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
@@ -124,14 +124,17 @@ class Root:
         return status.st_dev, status.st_ino
 
     def open(self, path: str, *, follow: bool = True) -> int:
-        """Return a descriptor of a regular file in this root; `follow`: also by a link.  Raises OSError."""
+        """Return a descriptor of a regular file in this root.  Raises OSError.
+
+        `follow` False: the last name of the path must not be a symbolic link.
+        """
         _check_path(path)
         return _reopened(self._walk(path, follow=follow))
 
     def _walk(self, path: str, *, follow: bool) -> int:
-        """Return an O_PATH descriptor of a path; resolve it step by step, never above this root.
+        """Return an O_PATH descriptor of a path, which is resolved name by name, never above this root.
 
-        For a magic link of /proc (`exe`, `root`), the text of readlink(2) counts.
+        A magic link of /proc (`exe`, `root`) is resolved by its text (readlink(2)).
         """
         names, links, opened = deque(path.split("/")), 0, [os.dup(self._fd)]
         try:
@@ -166,7 +169,7 @@ class Root:
 
 
 class ProcessRoot(NamedTuple):
-    """The files that a process sees: those below `root`, with the mounts of a namespace."""
+    """The files that a process sees: all files below `root`, in the process's mount namespace."""
 
     root: Root | None  # None: sfsample may not open it
     pid: int  # pid in the process's own pid namespace
@@ -175,7 +178,7 @@ class ProcessRoot(NamedTuple):
 
 
 def check_replaceable(path: str, old: os.stat_result | None) -> None:
-    """Raise the OSError that would come from writing a temporary file and renaming it to `path`."""
+    """Raise OSError if the user may not replace `path`; `old`: the status of its file, None: no file."""
     directory = os.path.dirname(path)
     parent = os.stat(directory)
     if not stat.S_ISDIR(parent.st_mode) or not os.access(directory, os.W_OK | os.X_OK):

@@ -1,9 +1,9 @@
 """Parses texts that come from outside: from a backend, a client, a file, the kernel, a clock.
 
-Each function returns a value or None, and raises for no text.  int() is not enough: it accepts digits of any
-script and "1_0", and raises for 5,000 digits.  Some dates have a year that no calendar has.
+No text makes a function raise: the function returns a value or None.  int() is not enough: it accepts "1_0"
+and the digits of any script, and raises for 5,000 digits.  A time may lie beyond the years of the calendar.
 
-Invariant: for each text of tests/builders/absurd.py, every reader returns a value or refuses the text
+Invariant: every reader returns a value or refuses the text, for each text of tests/builders/absurd.py
 (tests/test_absurd_words.py).
 """
 
@@ -17,7 +17,7 @@ _Value = TypeVar("_Value")
 
 
 def total(parse: Callable[[_Text], _Value]) -> Callable[[_Text], _Value | None]:
-    """Return a parser that returns None for a text at which `parse` raises."""
+    """Return a parser that does the same as `parse`, but returns None if `parse` raises."""
 
     @wraps(parse)
     def parse_or_none(text: _Text) -> _Value | None:
@@ -36,6 +36,6 @@ def natural(text: str | bytes, below: int = 1 << 63) -> int | None:
 
 
 def utc(time_s: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """Return a time since the epoch as text; if no calendar has this time, return the seconds."""
+    """Return a time since the epoch as text; if it is beyond the calendar, return the seconds."""
     moment = total(time.gmtime)(time_s)
     return f"{time_s:g} s" if moment is None else time.strftime(form, moment)

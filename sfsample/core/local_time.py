@@ -1,7 +1,7 @@
-"""Writes times by local clocks, as `--at` reads them; `--utc` makes UTC the local time.
+"""Writes times in the local zone, in the form that `--at` reads; `--utc` makes UTC the local zone.
 
-If local clocks show a time twice (the end of summer time), the second time has its offset.  So a time that
-sfsample has printed can be given to `--at` (tests/core/test_local_time.py).
+At the end of summer time, local clocks show the same hour twice.  sfsample prints times of the second hour
+with their UTC offset, so `--at` finds the right time (tests/core/test_local_time.py).
 """
 
 import os
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def use_utc() -> None:
-    """Make UTC the local time of this process."""
+    """Make UTC the local zone of this process."""
     os.environ["TZ"] = "UTC"
     time.tzset()
 
 
 def read_local(text: str) -> float:
     """Return the seconds since the epoch of a time in ISO 8601.  Raises ValueError or OverflowError."""
-    from datetime import datetime  # most commands do not need it
+    from datetime import datetime  # a module that most commands do not need
 
     return datetime.fromisoformat(text).timestamp()
 
@@ -30,7 +30,7 @@ def read_local(text: str) -> float:
 def local(time_s: float) -> str:
     """Return a time since the epoch as "2026-11-24 09:00:00", without its zone."""
     if (moment := _moment(time_s)) is None:
-        return utc(time_s)  # seconds, as no calendar has this time
+        return utc(time_s)  # seconds: the time is beyond the calendar
     text = moment.isoformat(" ")[:19]
     return text if read_local(text) == int(time_s) else moment.isoformat(" ")
 
@@ -42,7 +42,7 @@ def zone(*times_s: float) -> str:
 
 
 def local_span(begin_s: float, end_s: float) -> str:
-    """Return a length of time with its zone: "2026-11-24 09:00:00 to 09:01:00 EST"."""
+    """Return a begin, an end and their zone: "2026-11-24 09:00:00 to 09:01:00 EST"."""
     begin, end = local(begin_s), local(end_s)
     same_day = begin[:11] == end[:11]
     return f"{begin} to {end[11 * same_day :]} {zone(begin_s, end_s)}"
@@ -56,12 +56,12 @@ def _moment(time_s: float) -> "datetime":
 
 
 def _zone_name(moment: "datetime") -> str:
-    """Return the letters of a zone; if it has none, such as "-03", its offset."""
+    """Return the letters of a zone ("EST"); if the zone has only digits ("-03"), return its UTC offset."""
     name = moment.strftime("%Z")
     return name if name.isalpha() else f"UTC{moment.isoformat()[19:]}"
 
 
 def zone_id() -> str:
-    """Return the local zone by its name in the zone database, "America/New_York"; another text: unknown."""
+    """Return the local zone's name in the zone database: "America/New_York"; any other text: unknown."""
     path = os.environ.get("TZ", "").lstrip(":") or os.path.realpath("/etc/localtime")
     return path.rpartition("zoneinfo/")[2]

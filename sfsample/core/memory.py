@@ -1,4 +1,4 @@
-"""Defines `Memory`, which the unwinder reads; a read never raises.  This module reads no process."""
+"""Defines `Memory`, from which the unwinder reads.  A read never raises.  This module reads no process."""
 
 import sys
 from bisect import bisect_right, insort
@@ -12,19 +12,19 @@ from sfsample.core.arch import ByteOrder
 Address = NewType("Address", int)  # run-time address in a process
 Vaddr = NewType("Vaddr", int)  # address in the ELF file: vaddr = address - load bias
 
-_SMALL_BYTES = 144  # size of the largest small piece (`JointMemory`)
+_SMALL_BYTES = 144  # largest size of a small piece (`JointMemory`)
 ADDRESS_SPACE = 1 << 64  # bytes
-USER_SPACE = 1 << 63  # bytes from address 0 on; all memory of a process lies there
+USER_SPACE = 1 << 63  # end of the addresses that a process can use
 _WORDS = {"little": Struct("<Q"), "big": Struct(">Q")}
 
 Span = tuple[int, int]  # address, size in bytes
 Words = tuple[int, memoryview]  # address, and the 8-byte words from this address on, as integers
 ReadMemory = Callable[[int, int], bytes | None]  # function of (address, size): exactly `size` bytes, or None
-ReadMany = Callable[[Sequence[Span]], list[bytes | None]]  # function that reads spans in few system calls
+ReadMany = Callable[[Sequence[Span]], list[bytes | None]]  # function that reads many spans per system call
 
 
 def word_in(data: bytes | None, at: int = 0) -> int:
-    """Return the little-endian 8-byte word at a position; 0 if `data` is None: it could not be read."""
+    """Return the little-endian 8-byte word at offset `at`; 0 if `data` is None (unreadable)."""
     return int.from_bytes(data[at : at + 8], "little") if data else 0
 
 
@@ -33,7 +33,7 @@ class Memory(Protocol):
 
     @property
     def byteorder(self) -> ByteOrder:
-        """Return the byte order of the machine that the memory comes from."""
+        """Return the byte order of the machine from which the memory comes."""
 
     def word(self, address: int) -> int | None:
         """Return the unsigned 8-byte word at `address`."""
@@ -78,7 +78,7 @@ class BytesMemory:
 
 
 class PiecewiseMemory:
-    """Several copies from one instant, such as a stack and the stack that a signal handler interrupted."""
+    """Copies from one instant, such as a signal handler's stack and the stack that it interrupted."""
 
     __slots__ = ("pieces",)
 
@@ -92,7 +92,7 @@ class PiecewiseMemory:
 
     def word(self, address: int) -> int | None:
         """Return the word from the first piece that has it."""
-        for piece in self.pieces:  # quicker than a generator
+        for piece in self.pieces:  # a loop: quicker than a generator
             if (word := piece.word(address)) is not None:
                 return word
         return None
@@ -106,7 +106,7 @@ class PiecewiseMemory:
 
 
 class JointMemory:
-    """Pieces in one buffer: (address, bytes, offset).  A read of a small piece begins at its start."""
+    """Pieces of memory in one buffer: (address, size, offset).  Small ones are only read from their start."""
 
     def __init__(
         self, data: bytes | bytearray, pieces: Iterable[tuple[int, int, int]], order: ByteOrder
@@ -126,7 +126,7 @@ class JointMemory:
             insort(self._large, (address, address + size, offset))
 
     def over(self, data: bytes | bytearray) -> "JointMemory":
-        """Return a memory with the same pieces, but with their bytes in `data`."""
+        """Return a memory with the same pieces, whose bytes lie in the buffer `data`."""
         other = JointMemory(data, (), self.byteorder)
         other._small, other._large = self._small.copy(), self._large.copy()
         return other
@@ -145,7 +145,7 @@ class JointMemory:
         return None if offset is None else bytes(self._data[offset : offset + size])
 
     def offset(self, address: int, size: int) -> int | None:
-        """Return the offset in the buffer of the bytes from `address`; None: no piece has all of them."""
+        """Return the buffer offset at which bytes from `address` lie; None: no piece has all of them."""
         small_size, offset = self._small.get(address, (-1, 0))
         if 0 <= size <= small_size:
             return offset

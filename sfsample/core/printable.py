@@ -1,4 +1,4 @@
-"""Makes text from outside harmless: it must not move the cursor, set a colour or reorder the screen.
+"""Makes text from outside harmless: such text cannot move the cursor, set a colour or reorder the screen.
 
 Measures text in the columns of a terminal.  Source of the widths: Unicode Standard Annex #11.
 """
@@ -26,7 +26,7 @@ def columns(text: str) -> int:
 
 def fit(text: str, width: int, end: str = "") -> str:
     """Return a text of at most `width` columns; if it is longer, cut it, and let it end in `end`."""
-    used = kept = 0  # columns of the letters up to here, and number of letters before `end`
+    used = kept = 0  # columns of the letters so far; number of letters that leave space for `end`
     for at, letter in enumerate(text, 1):
         used += _width(letter)
         if used > width:
@@ -37,6 +37,6 @@ def fit(text: str, width: int, end: str = "") -> str:
 
 
 def _width(letter: str) -> int:
-    if category(letter) in ("Mn", "Me") or "\u1160" <= letter <= "\u11ff":  # the rest of a Korean syllable
+    if category(letter) in ("Mn", "Me") or "\u1160" <= letter <= "\u11ff":  # Hangul vowel or final
         return 0
     return 2 if east_asian_width(letter) in "WF" else 1

@@ -1,10 +1,10 @@
-"""Defines the choices of the user for threads that run Python."""
+"""Defines which frames of a Python thread a user can choose to see."""
 
 from enum import StrEnum
 
 
 class PythonView(StrEnum):
-    """The frames of a Python thread that are shown."""
+    """The frames of a Python thread that sfsample shows."""
 
     AUTO = "auto"  # Python frames, and native frames without the interpreter's own
     ALL = "all"  # Python frames and all native frames

@@ -10,26 +10,26 @@ _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400
 _LONG_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _SPELLED_UNITS = ("d", "h", "m", "s", "ms", "us")
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}  # bytes
-NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(?:e([+-]?\d+))?", re.ASCII)  # like float(), but no "nan", no "1_0"
+NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(?:e([+-]?\d+))?", re.ASCII)  # unlike float(), no "nan", no "1_0"
 
 
-class BadValue(ValueError):  # noqa: N818 - reads as what happened
-    """A text is no valid value; the message says which values are accepted."""
+class BadValue(ValueError):  # noqa: N818 - the name says what happened
+    """A text is not a valid value; the message says which values are valid."""
 
 
 def refusal(text: str, what: str) -> BadValue:
-    """Return the error for a text that is not `what`: "a time above 0 (10, 500ms)"."""
+    """Return the error "not WHAT: TEXT"; `what`: "a time above 0 (10, 500ms)"."""
     return BadValue(f"not {what}: {text[:100] or repr('')}")
 
 
 def within(value: float, low: float, high: float, text: str, what: str) -> None:
-    """Refuse a value that is not from `low` to `high`."""
+    """Raise BadValue for a value below `low` or above `high`."""
     if not low <= value <= high:
         raise refusal(text, what)
 
 
 def seconds(text: str) -> float:
-    """Parse a time: "10", "500ms", "2m"."""
+    """Parse a time; return seconds: "10", "500ms", "2m"."""
     number = NUMBER.match(text)
     scale = _UNITS_S.get(text[number.end() :] or "s") if number else None
     value = float(number[0]) * scale if number and scale else 0.0
@@ -47,7 +47,7 @@ def any_size(text: str) -> int:
 
 
 def large_size(text: str) -> int:
-    """Parse a size of at least 1M; for a smaller number, the user has probably forgotten the unit."""
+    """Parse a size of at least 1M: with a smaller number, the user has probably forgotten the unit."""
     size = any_size(text)
     within(size, 1 << 20, inf, text, "a size of at least 1M (500M, 2G)")
     return size
@@ -63,7 +63,7 @@ def spelled_seconds(value: float) -> str:
 
 
 def brief_time(ns: int) -> str:
-    """Write a time of less than some seconds: "61 µs", "12 ms"."""
+    """Write a time below a few seconds: "61 µs", "12 ms"."""
     return f"{ns / 1000:.0f} µs" if ns < 10_000_000 else f"{ns / 1e6:.0f} ms"
 
 

@@ -1,8 +1,8 @@
-"""Defines the rule that recovers one value of the caller: the common form of SFrame rows and CFI rules."""
+"""Defines the rule that recovers one value of the caller, for SFrame rows and for CFI rules."""
 
 from typing import NamedTuple
 
-CFA = -1  # `base` of a rule with an offset from the frame's CFA instead of a register
+CFA = -1  # `base` of a rule whose offset counts from the frame's CFA, not from a register
 
 
 class Rule(NamedTuple):

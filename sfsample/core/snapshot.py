@@ -1,4 +1,4 @@
-"""A thread at one instant: all that unwinding needs, so it can be done later, or on another machine."""
+"""Defines the snapshot of a thread.  It is enough to unwind the thread later, or on another machine."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -7,8 +7,8 @@ from sfsample.core.arch import AMD64, Arch
 from sfsample.core.memory import Memory
 
 Registers = dict[int, int]  # DWARF number -> value; an absent register is unknown
-# Facts of a Go thread, kept among the registers: no DWARF number is that large.  GOROUTINE_SP, PC and FP are
-# those at which the thread's goroutine left its stack, [LOW, HIGH) is this stack; SCHEDULER_SP is that of g0.
+# Values of a Go thread that are stored among the registers; no DWARF number is as large.  GOROUTINE_SP, _PC
+# and _FP: registers when the goroutine left its own stack [LOW, HIGH).  SCHEDULER_SP: sp on the stack of g0.
 GO_REGISTERS = range(1 << 16, (1 << 16) + 6)
 GOROUTINE_SP, GOROUTINE_PC, GOROUTINE_FP, GOROUTINE_LOW, GOROUTINE_HIGH, SCHEDULER_SP = GO_REGISTERS
 
@@ -36,14 +36,12 @@ class SchedulerEvidence(NamedTuple):
     """The scheduler's counters of a thread (`ThreadFiles.counters`) before and after a capture."""
 
     before: bytes | None  # counters before the capture
-    after: bytes | None  # counters after the capture; if they are the same, the thread has not run
-    stopped_ns: int = 0  # perf_counter_ns when the thread was seen to be stopped; 0: it was not stopped
+    after: bytes | None  # counters after the capture; if they equal `before`, the thread has not run
+    stopped_ns: int = 0  # perf_counter_ns when sfsample saw that the thread had stopped; 0: no stop
     interrupted_sleep: bool = False  # True: the stop interrupted a sleep in a system call
     preempted_by_us: bool | None = None  # True: the thread had lost its CPU to sfsample; None: unknown
-    held_ns: tuple[int, int] = (0, 1 << 62)  # ns that the thread was stopped: at least, at most
-    call: int | None = (
-        None  # number of the system call that ran at the request to stop; None: none, or unknown
-    )
+    held_ns: tuple[int, int] = (0, 1 << 62)  # shortest and longest time that the stop may have lasted
+    call: int | None = None  # number of the system call at the request to stop; None: no call, or unknown
 
 
 class ThreadSnapshot(NamedTuple):
@@ -58,4 +56,4 @@ class ThreadSnapshot(NamedTuple):
     arch: Arch = AMD64
     capture: Capture = Capture.STOPPED
     scheduler: SchedulerEvidence | None = None
-    assumed: bool = False  # True: some registers come from an earlier stop, so a failed walk proves no damage
+    assumed: bool = False  # True: some registers come from an earlier stop; the walk may fail because of them

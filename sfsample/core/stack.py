@@ -23,7 +23,7 @@ class Found(StrEnum):
 
 
 class StopReason(StrEnum):
-    """The reason why a walk ended.  Only OUTERMOST means that the stack is whole."""
+    """The reason why a walk ended.  Only OUTERMOST means that the stack is complete."""
 
     OUTERMOST = "outermost"
     NO_ROW = "no_row"  # no stepper knows this pc
@@ -34,7 +34,7 @@ class StopReason(StrEnum):
     NO_PROGRESS = "no_progress"  # the caller's frame does not lie above this frame
     BAD_PC = "bad_pc"  # the return address is not executable
     MAX_FRAMES = "max_frames"
-    PYTHON = "python"  # the native frames are whole, but a Python frame was not copied
+    PYTHON = "python"  # the native frames are complete, but a Python frame was not copied
 
 
 class Frame(NamedTuple):
@@ -61,7 +61,7 @@ found_of = itemgetter(Frame._fields.index("found"))  # like `frame.found`, but f
 
 
 def common_tail(frames: tuple[Frame, ...], others: tuple[Frame, ...]) -> int:
-    """Return the number of equal outermost frames; fast if these are the same objects."""
+    """Return the number of outermost frames that are equal; fast if the frames are the same objects."""
     same, limit = 0, min(len(frames), len(others))
     while same < limit:
         middle = (same + limit + 1) // 2
@@ -77,5 +77,5 @@ class Stack(NamedTuple):
 
     frames: tuple[Frame, ...]  # frames, innermost first
     stop_reason: StopReason
-    stopped_at: str | None = None  # text: the place of the last frame, if the step from there failed
+    stopped_at: str | None = None  # place of the last frame (a text), if the step from this frame failed
     missing: int | None = None  # address of the word that could not be read (BAD_MEMORY)

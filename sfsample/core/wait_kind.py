@@ -1,6 +1,6 @@
 """Defines the kinds of waits, and their classes.
 
-The values of the kinds are the words of `dump --json`, those of the classes are the label `wait` of profiles.
+`dump --json` has the values of WaitKind.  The label `wait` of profiles has the values of WaitClass.
 """
 
 from enum import StrEnum
@@ -48,7 +48,7 @@ class WaitKind(StrEnum):
 
 
 class WaitClass(StrEnum):
-    """The class of a wait; this set is closed."""
+    """The class of a wait.  Scripts rely on these classes, so no class is added."""
 
     LOCK = "lock"
     GIL = "gil"
@@ -74,5 +74,5 @@ _KINDS = {
     WaitClass.CHILD: "child, vfork",
     WaitClass.SIGNAL: "signal",
 }
-# class of a wait by its kind; the other kinds depend on the descriptor
+# class of a wait by its kind; a kind that is not listed gets its class from the descriptor
 CLASS_OF = {WaitKind(kind): name for name, kinds in _KINDS.items() for kind in kinds.split(", ")}

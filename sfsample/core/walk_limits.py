@@ -1,12 +1,8 @@
-"""Defines limits and methods of a walk that users choose; fast to import, as `sfsample --help` needs it."""
+"""Defines limits and methods of a walk that users choose.  It is small, as `sfsample --help` imports it."""
 
 from typing import Final
 
-DEFAULT_ORDER: Final = (
-    "sframe",
-    "eh_frame",
-    "frame_pointer",
-)  # all names that `--unwind` takes
+DEFAULT_ORDER: Final = ("sframe", "eh_frame", "frame_pointer")  # all names that `--unwind` accepts
 MAX_FRAMES: Final = 1024  # frames in a stack
 DEFAULT_STACK_BYTES: Final = 256 << 10
 _MIN_STACK_BYTES, _MAX_STACK_BYTES = 1 << 10, 1 << 30

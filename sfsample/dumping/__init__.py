@@ -1,1 +1,1 @@
-"""Every thread of a process, once, and what it waits for."""
+"""Dumps processes: the stack of every thread, and what the thread waits for."""

@@ -1,7 +1,7 @@
-"""Collects the facts that a dump shows of a live process: every thread, captured once or several times.
+"""Collects the facts for a dump of a live process: captures every thread once or several times.
 
-A thread that cannot be captured is shown with the reason, never left out; sfsample does not wait for it.
-This module reads what needs the living process; the meaning comes later, from the values (`dumping.model`).
+The dump shows a thread that cannot be captured, with the reason; sfsample does not wait for this thread.
+This module reads all facts while the process lives.  The diagnosis works later, on values (`dumping.model`).
 """
 
 import os
@@ -50,16 +50,16 @@ from sfsample.unwind.unwinder import Unwinder
 
 _GONE = "has ended"
 # reasons why a thread was not captured
-ASKED = "sfsample was asked to end before it was captured"
-TIME_OVER = "the time of the dump was over before it was captured (--timeout)"
-STUCK = "a call on the process did not return before it was captured"
+ASKED = "sfsample was asked to end before the capture"
+TIME_OVER = "the time of the dump was over before the capture (--timeout)"
+STUCK = "a system call on the process did not return before the capture"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_MAX_ATTEMPTS = 3  # captures of a thread that runs between the reading of its facts and of its stack
+_MAX_ATTEMPTS = 3  # attempts to read facts and stack of a thread that runs in between
 _MAX_REST_NS = 5_000_000  # time for a thread that seldom runs to fall asleep again
 _MAX_FRAME_BYTES = 4096  # bytes of a Python frame with its variables
-_MAX_GO_FILES = 256  # descriptors for which goroutines wait that are looked up
+_MAX_GO_FILES = 256  # descriptors that sfsample looks up because goroutines wait for them
 _MAX_FACTS_S = 0.5  # time in seconds to read the kernel's facts of threads that were not captured
-_MAX_RESTS_NS = 100_000_000  # limit of `_MAX_REST_NS` for all threads of one look together
+_MAX_RESTS_NS = 100_000_000  # sum of such times in one look
 
 
 class Dumper:
@@ -76,7 +76,7 @@ class Dumper:
         self._facts = FactReader(process.proc, max_connections)
         self._time = time.time()
         self._threads: dict[int, ThreadDump] = {}
-        self._before: dict[int, ThreadDump] = {}  # threads of the look before
+        self._before: dict[int, ThreadDump] = {}  # threads of the previous look
         self._to_collect: dict[int, Stat] = {}  # threads of the last look
         self._near_ends: dict[str, NearEnd] = {}
         self._peers: tuple[PeerProcess, ...] = ()
@@ -84,7 +84,8 @@ class Dumper:
         self._python_problems: dict[str, None] = {}
         self._calls: tuple[Call, ...] = ()  # calls of the last capture
         self._goroutines: tuple[GoroutineGroup, ...] = ()
-        self._with_locks: dict[int, bytes] = {}  # places of goroutines that wait for a lock, or may have one
+        # `Goroutine.place` by address, of goroutines that wait for a lock, or may hold a lock
+        self._with_locks: dict[int, bytes] = {}
         self._go = GoFacts()
 
     def look(self, should_stop: Callable[[], bool] = lambda: False) -> None:
@@ -109,7 +110,7 @@ class Dumper:
             self.process.release()
 
     def _look_at_goroutines(self) -> None:
-        """Read all goroutines at the first look, and at the next ones whether those with locks have run."""
+        """Read all goroutines at the first look; later, find out which goroutines with locks have run."""
         reader = self._capturer.go.reader
         if reader is not None:
             self._go = self._go._replace(unmoved=reader.unmoved(self._with_locks))
@@ -126,14 +127,14 @@ class Dumper:
             self._go = GoFacts(reader.objects, files, read_ns=now_ns, is_whole=done == count)
 
     def _note_locks(self, found: Iterable[FoundGoroutine]) -> Iterator[FoundGoroutine]:
-        """Yield the same goroutines, and note those that wait for a lock or have an Unlock pending."""
+        """Yield all goroutines, and note the goroutines that wait for a lock or have a pending Unlock."""
         for each in found:
             if each.unlocks or each.goroutine.state.startswith(LOCK_STATES):
                 self._with_locks[each.goroutine.address] = each.goroutine.place
             yield each
 
     def _read_gil_again(self) -> None:
-        """Give all threads of one GIL one reading of its holder; each was captured at another time."""
+        """Read the holder of each GIL once for all threads, which were captured at different times."""
         again: dict[int, Gil | None] = {}  # key: address of the GIL
         for tid, thread in self._threads.items():
             if thread.gil is not None:
@@ -142,7 +143,7 @@ class Dumper:
                 self._threads[tid] = thread._replace(gil=again[thread.gil.begin])
 
     def _find_users(self) -> None:
-        """Find the threads that use Locks, if a thread waits for a Lock: a Lock notes no owner."""
+        """If a thread waits for a Lock, find the threads that use Locks, because a Lock notes no owner."""
         waits = (thread.facts.wait for thread in self._threads.values())
         if self._python and any(wait and wait.kind is WaitKind.LOCK for wait in waits):
             for tid, thread in self._threads.items():
@@ -151,7 +152,7 @@ class Dumper:
                     self._threads[tid] = thread._replace(facts=facts)
 
     def _known(self, tid: int, stat: Stat) -> ThreadDump | None:
-        """Return the thread dump of the look before; None: there is none, or the id was reused."""
+        """Return the thread's dump of the previous look; None: no such dump, or the id was reused."""
         known = self._before.get(tid)
         return known if known and known.born == stat.starttime else None
 
@@ -162,7 +163,7 @@ class Dumper:
             thread = self._collect(tid, stat) if known is None else self._update(known, stat)
         except ReadFailed as failure:
             if failure.help and not self._threads:
-                raise  # limit that the user can raise
+                raise  # the user can raise this limit
             thread = known or ThreadDump(tid, stat.name, stat.state, error=str(failure))
         if thread is not None:
             self._threads[tid] = thread
@@ -187,7 +188,7 @@ class Dumper:
         return thread._replace(looks=(look,))
 
     def _wait_until_asleep(self, tid: int, stat: Stat) -> bool:
-        """Give a thread that seldom runs time to fall asleep again; True: that took time."""
+        """Wait until a thread that seldom runs sleeps again; return True if sfsample has waited."""
         usage = None if self._consistent else self._facts.usage(tid)
         if usage is None or not is_seldom(usage.ran_ns, _age_ns(stat.starttime)):
             return False
@@ -198,7 +199,7 @@ class Dumper:
         return has_rested
 
     def _read_facts(self, tid: int, stat: Stat) -> ThreadDump:
-        """Return the kernel's facts of a thread; its stack is still missing."""
+        """Return a thread with the facts from the kernel, and without its stack."""
         usage, wchan = self._facts.usage(tid), self._facts.wchan(tid)
         syscall = self._facts.syscall(tid, wchan)
         call = self._facts.decode(syscall)
@@ -224,9 +225,9 @@ class Dumper:
         return (known if is_disturbed else thread)._replace(looks=looks)
 
     def _capture(self, thread: ThreadDump, counters: bytes | None) -> tuple[ThreadDump, bool]:
-        """Add the stack; True: the stack and the kernel's facts, read at `counters`, are of one moment.
+        """Add the stack.  Return True if the stack and the facts, read at `counters`, are of one moment.
 
-        If they are not, the facts that say what the thread waits for are dropped.
+        Otherwise, drop the facts about the thread's wait.
         """
         self.process.modules.allow_refresh()
         self._calls = ()
@@ -251,16 +252,16 @@ class Dumper:
         return thread, is_one_moment
 
     def _name(self, name: str, stack: PythonStack | None) -> str:
-        """Return the name that Python has for a thread, unless the program gave it another one.
+        """Return Python's name of a thread, unless the program gave the kernel another name.
 
-        The kernel has the first 15 bytes of it from 3.14 on, and the name of the process before 3.14.
+        From Python 3.14 on, the kernel has the first 15 bytes of this name; before, the name of the process.
         """
         reader = self._reader() if stack else None
         python = reader.name(stack) if reader and stack else ""
         return python if python.startswith(name) or (python and name == self._process_name) else name
 
     def _python_facts(self, thread: ThreadDump, stack: PythonStack) -> PythonFacts:
-        """Return the facts in the objects of a thread's frames, if it has not run since its capture began."""
+        """Return facts from objects in the frames of a thread that has not run since its capture began."""
         reader, facts, call = self._reader(), PythonFacts(), thread.call
         if reader is None:
             return facts
@@ -284,7 +285,7 @@ class Dumper:
         return self._python
 
     def _add_uncaptured(self, why: str) -> None:
-        """Add the threads that the last look has not reached: their earlier dump, else without a stack."""
+        """Add the threads that the last look has not reached, with an earlier dump or without a stack."""
         until_s = time.monotonic() + _MAX_FACTS_S
         if not (self._threads or self._to_collect):  # no look has reached a thread
             self._to_collect = dict(self.process.threads())
@@ -295,7 +296,7 @@ class Dumper:
             self._threads[tid] = thread or ThreadDump(tid, stat.name, stat.state, error=why)
 
     def result(self, why: str = ASKED) -> ProcessDump:
-        """Return the dump of the process; `why`: the reason why it is not complete."""
+        """Return the dump of the process.  `why`: reason why threads were not captured."""
         target, proc = self.process, self.process.proc
         process, arguments = proc.stat(), (proc.read("cmdline") or b"").rstrip(b"\0")
         self._add_uncaptured(why)
@@ -323,14 +324,14 @@ class Dumper:
         )  # fmt: skip
 
     def awaited(self, _should_stop: Callable[[], bool]) -> set[int]:
-        """Return the processes for which a thread may wait: at another end, with a file lock, children."""
+        """Return the pids for which a thread may wait: peers of pipes, holders of file locks, children."""
         dump = self.result()
         holders = (lock.holder for lock in dump.locks)
         awaits_child = any(thread.call and thread.call.name in CHILD_CALLS for thread in dump.threads)
         return {*(peer.pid for peer in dump.peers), *holders, *dict(dump.children if awaits_child else ())}
 
     def _find_peers(self, calls: Iterable[DecodedSyscall]) -> tuple[PeerProcess, ...]:
-        """Search all processes for the other ends; search again only if the near ends have changed."""
+        """Search all processes for the other ends of pipes and sockets, if the near ends have changed."""
         wanted = self._facts.peer_links(calls, self._go.files.values())
         if wanted != self._near_ends:
             self._near_ends, self._peers = wanted, find_peer_processes(wanted)
@@ -338,7 +339,7 @@ class Dumper:
 
 
 def _is_one_moment(thread: ThreadDump, counters: bytes | None, snapshot: ThreadSnapshot) -> bool:
-    """Return True if facts, read at `counters`, and stack are of one moment: it ran, or slept throughout."""
+    """Return True if facts (read at `counters`) and stack are of one moment: the thread ran, or slept."""
     if not _slept(snapshot):
         return thread.state not in "SD" and thread.call is None
     return thread.state != "R" and snapshot.scheduler is not None and snapshot.scheduler.before == counters
@@ -350,7 +351,7 @@ def _slept(snapshot: ThreadSnapshot) -> bool:
 
 
 def _calls(found: CapturedStack) -> tuple[Call, ...]:
-    """Return the calls on a stack.  The variables of a Python caller end at the frame that it called."""
+    """Return the calls on a stack.  The variables of a Python caller end where its callee's frame begins."""
     python, calls, inner = found.python or PythonStack((), False), list[Call](), 0
     frames, runs = iter(python.frames), dict(python.activations)
     for index, native in enumerate(found.stack.frames):

@@ -1,4 +1,4 @@
-"""Dumps a core file; a thread whose registers are damaged is shown with the reason, never left out."""
+"""Dumps a core file.  A thread with damaged registers has no stack, but a reason."""
 
 from collections.abc import Iterator
 
@@ -12,18 +12,18 @@ from sfsample.process.core_process import CoreProcess, open_core
 from sfsample.process.core_threads import CorePython, core_call, own_tid
 from sfsample.unwind.unwinder import Unwinder
 
-_BYTES_PER_FRAME = 320  # bytes of the file: threads that share one stack could have any number of frames
-_MIN_FRAMES = 8  # frames that each thread may have in any case
+_BYTES_PER_FRAME = 320  # bytes of the file for a frame; a limit, as damaged threads may share one stack
+_MIN_FRAMES = 8  # frames that are counted for each thread, at least
 
 
 def dump_core(
     path: str, exe: str | None = None, how: DumpOptions = DEFAULT_DUMP_OPTIONS, *, sysroot: str = ""
 ) -> ProcessDump:
-    """Unwind every thread.  Raises CoreError.  `exe`: moved program; `sysroot`: files of another machine."""
+    """Unwind every thread.  `exe`: moved program; `sysroot`: files of another machine.  Raises CoreError."""
     core = open_core(path, exe, sysroot)
     unwinder = Unwinder(core.modules, steppers=how.steppers, max_frames=how.max_frames)
     threads, problems = [*_threads(core, unwinder, path)], core.problems
-    if how.python is not PythonView.OFF:  # after the walk: without Python frames there is no problem
+    if how.python is not PythonView.OFF:  # after the walk, which shows whether there are Python frames
         python = CorePython(core)
         for at, thread in enumerate(threads):
             if thread.stack and (stack := python.stack(thread.ns_tid, thread.stack.frames)) is not None:
@@ -36,7 +36,7 @@ def dump_core(
 
 
 def _threads(core: CoreProcess, unwinder: Unwinder, path: str) -> Iterator[ThreadDump]:
-    """Yield every thread.  Raises CoreError if they have more frames than a file of its size can hold."""
+    """Yield every thread.  Raises CoreError if the threads have too many frames for the size of the file."""
     left = max(core.size, LEAST_SIZE) // _BYTES_PER_FRAME
     for thread in core.threads():
         dumped = _thread(core, unwinder, thread)
@@ -49,7 +49,7 @@ def _threads(core: CoreProcess, unwinder: Unwinder, path: str) -> Iterator[Threa
 
 def _thread(core: CoreProcess, unwinder: Unwinder, thread: CoreThread) -> ThreadDump:
     call = core_call(core, thread)
-    # the kernel notes the signal for every thread (Linux fs/binfmt_elf.c, fill_note_info); the first got it
+    # the kernel writes the signal to every thread (Linux fs/binfmt_elf.c, fill_note_info); the first got it
     signal = thread.signal if thread is core.threads()[0] else 0
     before = ThreadDump(
         tid=thread.tid, name=core.name, state="", syscall=call and call.syscall,

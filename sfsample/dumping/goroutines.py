@@ -1,4 +1,4 @@
-"""Groups the goroutines of a Go program by state and stack: 100,000 have few different stacks."""
+"""Groups the goroutines of a Go program by state and stack: 100,000 goroutines have few different stacks."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ from sfsample.symbolize.named_frame import NamedFrame
 
 _IDLE_STATES = ("chan receive", "select", "IO wait", "sleep", "syscall")
 Namer = Callable[[Location], tuple[NamedFrame, ...]]
-_Key = tuple[str, int, tuple[int, ...]]  # state, thread (0: none runs it), pcs
+_Key = tuple[str, int, tuple[int, ...]]  # state, thread (0: no thread), pcs
 
 
 def group_goroutines(
@@ -25,7 +25,7 @@ def group_goroutines(
     for goroutine, stack, unlocks in found:
         pcs = tuple(frame.pc for frame in stack.frames) if stack else ()
         since_s = (now_ns - goroutine.since_ns) / 1e9 if goroutine.since_ns else None
-        created_at = goroutine.created_at if goroutine.id != 1 else 0  # the start code creates the first one
+        created_at = goroutine.created_at if goroutine.id != 1 else 0  # Go's start code creates goroutine 1
         member = GoroutineMember(goroutine.id, since_s, goroutine.parent, created_at, goroutine.wait, unlocks)
         key = goroutine.state, goroutine.tid, pcs
         members.setdefault(key, []).append(member)
@@ -54,10 +54,10 @@ def name_stack(
 
 
 def name_goroutines(groups: Iterable[GoroutineGroup], namer: Namer, pid: int) -> tuple[GoroutineGroup, ...]:
-    """Return the groups with names: first those that work or wait for a lock, then those that wait for input.
+    """Return the groups with names.  Groups that work or wait for a lock come first.
 
-    The groups that the runtime itself has started come last.  Groups with the same state, functions and lines
-    become one: the compiler may have copied code.
+    Then come groups that wait for input.  Groups that Go's runtime has started come last.  Groups with the
+    same state, functions and lines become one group, because the compiler may have copied code.
     """
     same: dict[object, GoroutineGroup] = {}
     for group in groups:
@@ -75,6 +75,6 @@ def name_goroutines(groups: Iterable[GoroutineGroup], namer: Namer, pid: int) ->
 
 
 def is_of_runtime(group: GoroutineGroup) -> bool:
-    """Return True if the runtime, not the program's code, has started the goroutines of a group."""
+    """Return True if Go's runtime, not the program, has started the goroutines of a group."""
     names = group.creator_names.values()
     return bool(names) and all((name.function or "").startswith("runtime.") for name in names)

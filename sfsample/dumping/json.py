@@ -1,4 +1,4 @@
-"""Converts a dump to the values of its JSON document, schema sfsample.dump/1.
+"""Converts a dump to the values of a JSON document, schema sfsample.dump/1.
 
 Unknown values are null.  Texts of the target are not cleaned, because JSON escapes them.
 Invariant: keys and types stay as documented (tests/live/test_cli_dump.py).
@@ -22,7 +22,7 @@ from sfsample.runtimes.cpython.tasks import Task
 from sfsample.symbolize.named_frame import NamedFrame, python_frame
 from sfsample.waiting.waits import Wait
 
-# keys whose values are fields of the same name
+# keys of the document that are also names of fields
 _OF_PROCESS = ("pid", "name", "cmdline", "exe")
 _OF_THREAD = ("tid", "name", "idle_s", "cpu_ns", "moving", "capture", "stop_ns", "error", "wchan",
               "kernel_stack")  # fmt: skip
@@ -76,7 +76,7 @@ def _thread(named: NamedThread, wait: Wait | None, depth: int | None) -> dict[st
         "gil": thread.gil_state,
         "python": python or None,
         "tasks": [_task(task) for task in thread.facts.tasks] or None,
-        "request": None,  # attributes of the request that it serves: sfsample reads none yet
+        "request": None,  # attributes of the request that the thread serves; sfsample reads none yet
         "stop_reason": stack and stack.stop_reason,
         "frames": [*_frames(named, depth)],
     }
@@ -114,7 +114,7 @@ def _go_wait(wait: Waiting) -> dict[str, Any]:
 
 
 def _frames(named: NamedThread, depth: int | None) -> Iterator[dict[str, Any]]:
-    """Yield the frames; Python frames come before the native frame of the loop that evaluates them."""
+    """Yield the frames.  Python frames come before the native frame of the function that evaluates them."""
     runs = dict(named.dump.python.activations) if named.dump.python else {}
     for index, (frame, module, names) in enumerate(named.rows(depth)):
         for place in runs.get(index, ()):

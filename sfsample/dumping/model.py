@@ -1,4 +1,4 @@
-"""The values of a dump: the diagnosis and the writers use nothing else."""
+"""Defines the values of a dump.  The diagnosis and the writers use only these values."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -20,12 +20,12 @@ from sfsample.runtimes.go.pending_unlocks import Unlock
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.waiting.thread import gil_state
 
-_CLOCK_ERROR_S = 0.1  # seconds; the clocks of two CPUs never differ by as much
-_MAX_SYSCALL_BYTES = 4  # length of the instruction that makes a system call
+_CLOCK_ERROR_S = 0.1  # seconds; the clocks of two CPUs differ by less
+_MAX_SYSCALL_BYTES = 4  # length of the longest instruction that makes a system call
 
 
 class Call(NamedTuple):
-    """A function that runs, native or Python; a later call may have its frame at the same address."""
+    """A call of a native or Python function.  A later call may use the same frame address."""
 
     frame: int  # address of the Python frame, or CFA of the native frame; 0: unknown
     # Hash of the instruction and of Python variables.  Both change only if the function itself goes on.
@@ -34,13 +34,13 @@ class Call(NamedTuple):
 
 
 class ThreadState(NamedTuple):
-    """A thread at one of several looks.  `at_s` is monotonic; `stack` is None if the capture failed."""
+    """The state of a thread at one look.  A look captures every thread of the process once."""
 
-    at_s: float
+    at_s: float  # seconds, CLOCK_MONOTONIC
     state: str
     usage: SchedStat | None
     capture: Capture
-    stack: Stack | None
+    stack: Stack | None  # None: the capture failed
     calls: tuple[Call, ...] = ()  # calls on the stack, the innermost first
 
 
@@ -50,37 +50,37 @@ class ThreadDump(NamedTuple):
     tid: int
     name: str
     state: str  # letter of the kernel, proc(5): "R" runs, "S" sleeps, ...; "": from a core file
-    capture: Capture = Capture.FAILED  # way in which it was captured
+    capture: Capture = Capture.FAILED  # way of the capture
     stop_ns: int | None = None  # duration of its stop in ns; None: it was not stopped
     error: str | None = None  # reason why there is no stack
-    syscall: SyscallInfo | None = None  # number and arguments of its system call; None: it is in none
+    syscall: SyscallInfo | None = None  # number and arguments of its system call; None: no system call
     wchan: str | None = None  # kernel function in which it sleeps
     stack: Stack | None = None  # None: the capture failed; `error` has the reason
     modules: tuple[Module | None, ...] = ()  # module of each frame
     ns_tid: int = 0  # thread id in its own pid namespace
     cpu_ns: int | None = None  # CPU time that it has used
-    idle_s: float | None = None  # seconds since it last ran
+    idle_s: float | None = None  # seconds since the thread last ran
     call: DecodedSyscall | None = None  # `syscall` with its name and descriptors
     kernel_stack: tuple[str, ...] = ()  # kernel functions, innermost first; (): may not be read
-    memory: Memory = PiecewiseMemory()  # copies of the memory around the lock that it waits for
+    memory: Memory = PiecewiseMemory()  # copies of the memory around the lock that the thread waits for
     last_ran: LastRunTime | None = None
-    looks: tuple[ThreadState, ...] = ()  # its states, oldest first; other fields are of its last capture
-    signal: int = 0  # number of the signal it got when its core file was written
-    python: PythonStack | None = None  # Python frames; None: it has none
-    gil: Gil | None = None  # GIL that it needs to run Python; None: unknown, or there is none
-    facts: PythonFacts = PythonFacts()  # facts out of the objects of its Python frames
-    born: int = 0  # start time in clock ticks, as its id can be given to another thread
+    looks: tuple[ThreadState, ...] = ()  # states, oldest first; other fields come from the last capture
+    signal: int = 0  # number of the signal that the thread got when the core file was written
+    python: PythonStack | None = None  # Python frames; None: no Python frame
+    gil: Gil | None = None  # GIL that the thread needs to run Python; None: unknown, or no GIL
+    facts: PythonFacts = PythonFacts()  # facts from the objects in the Python frames
+    born: int = 0  # start time in clock ticks; differs from that of a later thread with the same id
 
     @property
     def gil_state(self) -> str | None:
-        """Its state: it "holds" the GIL, "waits" for it, or does neither ("none"); None: unknown."""
+        """The thread's part in the GIL: "holds", "waits", or "none" (neither of these); None: unknown."""
         return gil_state(self.gil, self.ns_tid or self.tid, self.call)
 
     @property
     def moving(self) -> bool | None:
-        """True if it ran between the looks; None: there was only one look, or the kernel does not tell.
+        """True if the thread ran between the looks; None: only one look, or no counters from the kernel.
 
-        A stop makes a sleeping thread run for an instant: a stopped thread at the same place has not moved.
+        A stop makes a sleeping thread run for an instant.  If its stack is equal then, it has not moved.
         """
         if len(self.looks) < 2 or any(look.usage is None for look in self.looks):
             return None
@@ -92,9 +92,9 @@ class ThreadDump(NamedTuple):
 
     @property
     def asleep(self) -> tuple[float, float] | None:
-        """The begin and the end of a time in which it certainly slept (monotonic); None: unknown.
+        """Begin and end of a time in which the thread certainly slept (CLOCK_MONOTONIC); None: unknown.
 
-        Its counters prove that between two looks, and `idle_s` after one look, which is less exact.
+        After two looks, equal counters prove the sleep.  After one look, `idle_s` proves it, less exactly.
         """
         if self.capture is Capture.CORE:
             return (0.0, 0.0)  # one instant for all threads
@@ -106,7 +106,7 @@ class ThreadDump(NamedTuple):
 
     @property
     def busy(self) -> float | None:
-        """The share of the time between the first and the last look in which it ran or waited for a CPU."""
+        """The share of the time from first to last look in which the thread ran or waited for a CPU."""
         if len(self.looks) < 2:
             return None
         first, last = self.looks[0], self.looks[-1]
@@ -118,7 +118,7 @@ class GoroutineMember(NamedTuple):
     """One goroutine of a group."""
 
     id: int
-    since_s: float | None  # time for which it waits, at least; None: unknown
+    since_s: float | None  # least time for which it has waited, in seconds; None: unknown
     parent: int  # id of the goroutine that created it; 0: unknown
     created_at: int = 0  # return address in the function that created it; 0: unknown
     wait: GoWait = NO_WAIT
@@ -129,17 +129,17 @@ class GoroutineGroup(NamedTuple):
     """Goroutines with the same state and the same stack."""
 
     members: tuple[GoroutineMember, ...]  # ascending by id
-    state: str  # "running", "chan receive", ...: as in Go's own traceback
-    tid: int  # thread that runs it, in the target's pid namespace; 0: no thread
+    state: str  # "running", "chan receive", ...: words of Go's traceback
+    tid: int  # thread that runs the goroutine, in the target's pid namespace; 0: no thread
     creators: tuple[tuple[Frame, Module | None], ...]  # places at which the members were created
-    stack: Stack | None  # None: a thread runs it, or the stack changed while it was read
+    stack: Stack | None  # None: a thread runs the goroutine, or the stack changed during reading
     modules: tuple[Module | None, ...]  # module of each frame of the stack
     names: tuple[tuple[NamedFrame, ...], ...] = ()  # functions at each frame; (): not named yet
     creator_names: Mapping[int, NamedFrame] = {}  # the key is `GoroutineMember.created_at`
 
     @property
     def functions(self) -> tuple[NamedFrame, ...]:
-        """The named functions of the stack, innermost first, inlined ones too."""
+        """The named functions of the stack with inlined functions, innermost first."""
         return tuple(name for names in self.names for name in names)
 
     def rows(self, depth: int | None) -> list[tuple[Frame, Module | None, tuple[NamedFrame, ...]]]:
@@ -153,39 +153,39 @@ class GoFacts(NamedTuple):
 
     objects: Mapping[int, bytes] = {}  # copies of channels and locks (`runtimes.go.waits.OBJECT_START`)
     files: Mapping[int, Descriptor] = {}  # descriptors that goroutines wait for, by number
-    # ids of the goroutines with locks that have not run between the looks; None: there was one look
+    # ids of the goroutines with locks that have not run between the looks; None: only one look
     unmoved: frozenset[int] | None = None
-    read_ns: int = 0  # CLOCK_MONOTONIC when they were read
+    read_ns: int = 0  # CLOCK_MONOTONIC when the goroutines were read
     is_whole: bool = False  # True: all goroutines were read
 
 
 class ProcessDump(NamedTuple):
-    """One process, as it was captured; `named(dump)` has names and the verdict."""
+    """One captured process.  `sfsample.named(dump)` adds names and the verdict."""
 
     pid: int
     name: str
     cmdline: list[str]
-    exe: str | None  # path of its program; None: unknown
+    exe: str | None  # path of the program; None: unknown
     time: float  # seconds since the epoch
     threads: tuple[ThreadDump, ...]
     problems: tuple[str, ...]  # sentences about what could not be read
-    children: tuple[tuple[int, str], ...] = ()  # pid and name of each
-    locks: tuple[FileLock, ...] = ()  # locks of files that it holds or waits for
-    peers: tuple[PeerProcess, ...] = ()  # processes at the other ends of pipes and sockets
+    children: tuple[tuple[int, str], ...] = ()  # pid and name of each child
+    locks: tuple[FileLock, ...] = ()  # locks of files that the process holds or waits for
+    peers: tuple[PeerProcess, ...] = ()  # processes at the other ends of its pipes and sockets
     others: tuple[tuple[int, str], ...] = ()  # pid and name of other processes that sentences name
-    stop_signal: int = 0  # number of the signal that stopped it; 0: unknown, or it is not stopped
-    tracer: tuple[int, str] | None = None  # pid and name of the process that traces it
-    ran: tuple[int, ...] | None = None  # threads captured later than all others; None: not --consistent
-    followed: bool = False  # True: it was not asked for, but another process waits for it
+    stop_signal: int = 0  # number of the signal that stopped the process; 0: unknown, or not stopped
+    tracer: tuple[int, str] | None = None  # pid and name of the process that traces this one
+    ran: tuple[int, ...] | None = None  # threads captured later than the others; None: not --consistent
+    followed: bool = False  # True: the user did not name the process, but a named process waits for it
     goroutines: tuple[GoroutineGroup, ...] = ()  # largest group first
     go: GoFacts = GoFacts()
-    root: ProcessRoot | None = None  # root directory in which files with names are opened
+    root: ProcessRoot | None = None  # root directory of the process, for files with symbols
 
 
 def is_same_place(first: Stack | None, last: Stack | None) -> bool:
     """Return True if two stacks are equal, apart from a step back to the instruction of the system call.
 
-    On AArch64 a stopped thread that restarts its call has taken that step; a sleeping one has not.
+    On AArch64, a stopped thread that restarts its system call has stepped back; a sleeping thread has not.
     """
     if first is None or last is None or not first.frames or not last.frames:
         return first == last

@@ -1,4 +1,4 @@
-"""What to dump, and how: one value for the library and the command line."""
+"""Defines the options of a dump, for the library and the command line."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DumpOptions:
-    """How to dump: `looks` times, `interval` seconds apart.  Raises ValueError for invalid values."""
+    """How to dump.  Raises ValueError for invalid values."""
 
-    looks: int = 2  # number of captures; two show which threads run
+    looks: int = 2  # captures of each thread; two captures show which threads run
     interval: float = 0.05  # seconds between two looks
-    timeout: float = 10.0  # seconds, after which there is no further look
+    timeout: float = 10.0  # seconds, after which the dump ends incomplete
     max_frames: int = MAX_FRAMES
     stack_bytes: int = DEFAULT_STACK_BYTES
     steppers: "Sequence[str | Stepper]" = DEFAULT_ORDER
@@ -26,7 +26,7 @@ class DumpOptions:
     consistent: bool = False  # True: capture all threads at one instant
     python: PythonView = PythonView.AUTO
     connections: int = 5  # connections of an event loop that are listed
-    locals: bool = False  # True: short texts of arguments and locals of Python frames
+    locals: bool = False  # True: read arguments and local variables of Python frames
 
     def __post_init__(self) -> None:
         check_stack_bytes(self.stack_bytes)

@@ -1,7 +1,7 @@
-"""The library's `dump`, the same path that the command line takes: open, look, name, judge.
+"""Dumps processes for the library and the command line: opens, looks, names, judges.
 
-It prints nothing and leaves the targets running.  It imports the diagnosis while it waits for the second
-look, so the import costs no time.
+This module prints nothing.  The targets run on.  The caller can import the diagnosis while sfsample waits for
+the second look (`meanwhile`), so the import costs no time.
 """
 
 import time
@@ -45,18 +45,18 @@ _MAX_SLEEP_S = 0.05  # seconds between two calls of `should_stop`
 
 
 class Dump(ProcessDump):
-    """What `dump` returns: the process, with a verdict; to find names, the verdict reads files."""
+    """The result of `dump`: the process, with a verdict.  The verdict reads files to find names."""
 
     __slots__ = ()
 
     @property
     def verdict(self) -> "Verdict":
-        """The findings and the names, the same as `named(dump)`."""
+        """The findings and the names, as `sfsample.named(dump)` returns them."""
         return Examiner()([self])
 
     @property
     def document(self) -> dict[str, Any]:
-        """What `sfsample dump --json` writes: functions, waits, the verdict."""
+        """The document that `sfsample dump --json` writes: functions, waits, the verdict."""
         return self.verdict.document
 
 
@@ -87,11 +87,11 @@ def dump_all(
     *,
     follow: bool = False,
 ) -> Dumps:
-    """Dump several processes; if one fails, dump the others nevertheless.
+    """Dump several processes; if a dump fails, go on with the next process.
 
-    The wait for the second look calls `meanwhile` with the dumps of the first.  Once `should_stop` is true,
-    or the time is over, there is no further look; threads that it has not reached are shown without a stack.
-    `follow`: dump the descendants too that these processes wait for, and that sfsample may read.
+    `meanwhile` gets the dumps of the first look during the wait for the second look.  If `should_stop`
+    returns True, or the time is over, the dump ends, and threads that it has not reached have no stack.
+    `follow`: also dump descendants that these processes wait for, if sfsample may read them.
     """
     run = _Run(how, should_stop, follow=follow)
     try:
@@ -101,7 +101,7 @@ def dump_all(
 
 
 class _Run:
-    """One dump of several processes; each step has its own OS thread, so a stuck process delays no other."""
+    """One dump of several processes.  Each step has its own OS thread, so a stuck process delays no other."""
 
     def __init__(self, how: DumpOptions, should_stop: Callable[[], bool], *, follow: bool) -> None:
         self._how, self._was_asked, self._with_awaited = how, should_stop, follow
@@ -121,7 +121,7 @@ class _Run:
         for number in range(self._how.looks):
             rested_s = time.monotonic() + self._how.interval  # the wait includes `meanwhile`
             if number == 1:
-                with suppress(TargetError, NoReturn):  # a failure is repeated later, or costs only names
+                with suppress(TargetError, NoReturn):  # a failure occurs again later, or only names are lost
                     self._step(lambda _: meanwhile([dumper.result() for dumper in self._dumpers.values()]))
             if number and not self._rest(rested_s):
                 break
@@ -136,14 +136,14 @@ class _Run:
         return list(filter(None, results)), self._failures
 
     def _follow(self) -> None:
-        """Open and look at the descendants that a process waits for: a deadlock may be between them.
+        """Open and look at the descendants that a process waits for, because they may be in a deadlock.
 
-        sfsample stops none of them: the user has not named them, and a deadlock needs sleepers only.
+        sfsample does not stop them: the user has not named them, and all threads of a deadlock sleep.
         """
         named = tuple(self._dumpers)
         for pid in (chain := list(named)):
             found = set[int]()
-            with suppress(TargetError, NoReturn):  # a failure is repeated later
+            with suppress(TargetError, NoReturn):  # the failure occurs again later
                 found = self._step(self._dumpers[pid].awaited)
             for awaited in sorted(found - self._dumpers.keys()):
                 if len(self._followed) < _MAX_FOLLOWED and _descends(awaited, named):
@@ -177,7 +177,7 @@ class _Run:
         return dump._replace(followed=pid in self._followed)
 
     def _try(self, pid: int, work: Callable[[Callable[[], bool]], _T]) -> _T | None:
-        """Run a step that handles a process, and return its result; None: the step failed, or is stuck."""
+        """Run a step on a process; return the result, or None if the step failed or is stuck."""
         try:
             return self._step(work)
         except (TargetError, NoReturn) as failure:
@@ -197,16 +197,16 @@ class _Run:
             return work(self._should_stop)  # a limit of threads must not prevent the first look
 
     def close(self) -> None:
-        """Close the files of all processes; only a stuck call still holds threads."""
+        """Close the files of all processes.  Only a stuck call may still hold threads."""
         for dumper in self._dumpers.values():
             dumper.process.close_files()
 
 
 def _open(pid: int, how: DumpOptions, image_cache: ImageCache, _stop: object) -> Dumper:
-    """Open a process, even one that a debugger traces: it can be read, and the debugger may detach."""
+    """Open a process.  A process that a debugger traces can be read, and the debugger may detach."""
     try:
         process = LiveProcess(pid, how.stack_bytes, attach=how.stop, image_cache=image_cache)
-    except AlreadyTraced:  # (the next attempt fails too if the process is set aside)
+    except AlreadyTraced:  # (the next attempt also fails if the process is set aside)
         process = LiveProcess(pid, how.stack_bytes, attach=False, image_cache=image_cache)
     unwinder = Unwinder(process.modules, steppers=how.steppers, max_frames=how.max_frames)
     consistent = how.consistent and how.stop
@@ -225,19 +225,19 @@ def _descends(pid: int, ancestors: Collection[int]) -> bool:
 
 
 class Examiner:
-    """Names every frame, once for each place, and finds out which thread waits for which."""
+    """Names the frames, each place once, and finds out which thread waits for which other thread."""
 
     def __init__(self, options: SymbolOptions = DEFAULT_SYMBOL_OPTIONS) -> None:
         self._options = options
         self._symbolizer: Symbolizer | None = None
 
     def give_up(self, why: str) -> None:
-        """Look up no name from now on."""
+        """Look up no more names."""
         if self._symbolizer is not None:
             self._symbolizer.give_up(why)
 
     def __call__(self, dumps: Sequence[ProcessDump]) -> "Verdict":
-        """Examine processes, the same ones at each call; leave out followed ones that are in no deadlock."""
+        """Examine the same processes at each call; leave out followed processes that are in no deadlock."""
         from sfsample.dumping.diagnose.named_thread import name_threads
         from sfsample.dumping.diagnose.verdict import judge
         from sfsample.dumping.goroutines import name_goroutines
@@ -254,6 +254,6 @@ class Examiner:
         return judge(named)
 
     def missing_names(self) -> list[str]:
-        """Return the modules whose frames have no name, with reasons, and the files that are unreadable."""
+        """Return texts about modules whose frames have no names, and about unreadable files."""
         found = self._symbolizer
         return [] if found is None else [*map(str, found.missing_names()), *found.problems]

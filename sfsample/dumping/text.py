@@ -1,8 +1,8 @@
 """Renders a dump as text, for an engineer at a terminal or for a ticket.
 
-The verdict comes first, then unusual threads, then usual ones; the order is the same each time.  A function
-that calls itself is one line.  On a terminal each line fits its width: long names are folded, then cut.
-Control characters in texts of the target are replaced (`Style.clean`).
+The verdict comes first, then unusual threads, then usual threads.  Recursive calls of a function are one
+line.  On a terminal, each line fits the width: long names are folded, then cut.  `Style.clean` replaces
+control characters in texts of the target.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ _MAX_SENTENCE_WIDTH = 100  # columns; a narrower terminal wraps earlier
 _MAX_NAME_IN_FILE = 100  # characters; a longer function name is folded
 _MAX_COMMAND = 240  # characters of a command line
 _MAX_TIDS = 12  # thread ids that are shown of one group
-_MAX_CREATORS = 3  # places that created a group of goroutines
+_MAX_CREATORS = 3  # functions shown that created a group of goroutines
 _MAX_TASKS = 100  # tasks shown of a thread
 
 
@@ -41,15 +41,15 @@ class Style(NamedTuple):
 
     clean: Callable[[str], str]
     width: int | None = None  # columns of the terminal; None: a file
-    bold: Callable[[str], str] = str  # makes a line stand out
+    bold: Callable[[str], str] = str  # function that highlights a line
     whole: bool = False  # True: long names are not folded
-    kernel: bool = False  # True: the kernel stack of every thread
-    depth: int | None = None  # number of frames shown of each stack; None: all
+    kernel: bool = False  # True: show the kernel stack of every thread
+    depth: int | None = None  # most frames of a stack that are shown; None: all
     python: PythonView = PythonView.AUTO
 
 
 def dump_text(verdict: Verdict, style: Style) -> Iterator[str]:
-    """Yield lines without newlines; the verdict on several processes stands above the first one."""
+    """Yield lines without newlines.  A verdict on several processes comes before the first process."""
     findings = [line for finding in verdict.findings for line in _finding(finding, style)]
     are_several = len(verdict.processes) > 1
     yield from findings * are_several
@@ -61,7 +61,7 @@ def dump_text(verdict: Verdict, style: Style) -> Iterator[str]:
         yield _fit(line if style.whole or len(line) <= _MAX_COMMAND else f"{line[:_MAX_COMMAND]}...", style)
         yield from findings * (not are_several)
         if dump.ran is not None:
-            others = f", except {len(dump.ran)} that ran: {_tids(dump.ran)}" if dump.ran else ""
+            others = f", except {len(dump.ran)} that ran on: {_tids(dump.ran)}" if dump.ran else ""
             yield f"   all threads at one instant{others}"
         for goroutines in dump.goroutines:
             yield ""
@@ -78,14 +78,14 @@ def dump_text(verdict: Verdict, style: Style) -> Iterator[str]:
 def sort_groups(
     groups: Iterable[Group], waits: Mapping[int, Wait | None], verdict_tids: Sequence[int]
 ) -> list[Group]:
-    """Return groups in order: those that the verdict names, those that run or are stuck, idle ones."""
+    """Return the groups that the verdict names, then groups that run or are stuck, then idle groups."""
 
     def rank(group: Group) -> tuple[int, int, int]:
         wait = waits.get(group[0].tid)
         named = [verdict_tids.index(thread.tid) for thread in group if thread.tid in verdict_tids]
         if named:
             return (0, min(named), 0)
-        return (2 if wait is not None and wait.idle else 1, -len(group), group[0].tid)
+        return (2 if wait is not None and wait.is_usual else 1, -len(group), group[0].tid)
 
     return sorted(groups, key=rank)
 
@@ -103,7 +103,7 @@ def _sentence_width(style: Style) -> int:
 
 
 def _wrap(text: str, width: int, bullet: str) -> list[str]:
-    """Break a sentence into lines at spaces; a word that is longer than a line has a line of its own."""
+    """Break a sentence into lines at spaces; a word longer than a line has its own line."""
     lines, indent = [""], " " * len(bullet)
     for word in text.split():
         longer = f"{lines[-1]} {word}".lstrip()
@@ -133,7 +133,7 @@ def _group(group: Group, waits: Mapping[int, Wait | None], wording: Wording, sty
 
 
 def _connections(call: DecodedSyscall | None, style: Style) -> Iterator[str]:
-    """Yield the connections of an event loop; an epoll shows only the number of its descriptors."""
+    """Yield the connections of an event loop; the line of the system call shows only their number."""
     for descriptor in call.connections if call else ():
         yield style.clean(f"  fd {descriptor.fd}: {descriptor.text}")
     if call and call.connections and len(call.connections) < len(call.descriptors[0].watches):
@@ -141,7 +141,7 @@ def _connections(call: DecodedSyscall | None, style: Style) -> Iterator[str]:
 
 
 def _members(group: Group, style: Style) -> Iterator[str]:
-    """Yield the ids of a group's threads: with names if these differ, and all if more than digits differ."""
+    """Yield the ids of a group's threads, with names if these differ; all if more than digits differ."""
     names = {thread.dump.name for thread in group}
     kinds = {name.rstrip("0123456789") for name in names}
     label = "{0.tid} {0.name}," if len(names) > 1 else "{0.tid}"
@@ -159,9 +159,9 @@ def _goroutines(group: GoroutineGroup, waits: Mapping[int, Waiting], style: Styl
     yield style.bold(style.clean(f"{title}: {group.state}{waited}{thread}"))
     if len(ids) > 1:
         yield f"  {_tids(ids)}"
-    known = [waits[goid] for goid in ids if goid in waits]
-    others = ", and the others for others of that kind" * (len({wait.address for wait in known}) > 1)
-    yield from (style.clean(f"  {wait.text}{others}") for wait in known[:1])
+    own = [waits[goid] for goid in ids if goid in waits]
+    others = ", and the other goroutines for similar objects" * (len({wait.address for wait in own}) > 1)
+    yield from (style.clean(f"  {wait.text}{others}") for wait in own[:1])
     rows = [*enumerate(_without_wrappers(group.rows(style.depth)))]
     first = next((depth for depth, (_, _, names) in rows if not _is_of_go_runtime(names)), 0)
     yield from _frames(rows[first:], style)
@@ -181,7 +181,7 @@ def _without_wrappers(rows: Iterable[FrameRow]) -> Iterator[FrameRow]:
 
 
 def _is_of_go_runtime(names: Sequence[NamedFrame]) -> bool:
-    """Return True for a frame that only says how a goroutine waits; the goroutine's state says so, too."""
+    """Return True for Go's runtime: its functions only say how a goroutine waits, and so does the state."""
     return all((name.function or "").startswith("runtime.") for name in names)
 
 
@@ -191,19 +191,19 @@ def _tids(tids: Sequence[object], most: int = _MAX_TIDS) -> str:
 
 
 def _wait(group: Group, waits: Mapping[int, Wait | None], wording: Wording, style: Style) -> Iterator[str]:
-    """Yield the wait of a group, unless the line with its system call says it already."""
+    """Yield the wait of a group, unless the line with the system call, or the verdict, already shows it."""
     first, wait = group[0], waits.get(group[0].tid)
     call = first.dump.call
     if (
         wait is None
         or wait.kind is WaitKind.STOPPED
-        or (  # the verdict has every stop
-            wait.idle and not wait.pids and wait.kind is not WaitKind.SLEEP and call and call.descriptors
+        or (  # a wait for its descriptors, which the line with the system call shows
+            wait.is_usual and not wait.pids and wait.kind is not WaitKind.SLEEP and call and call.descriptors
         )
     ):
         return
     distinct = {other.what for thread in group if (other := waits.get(thread.tid)) is not None}
-    others = ", and the other threads for others of that kind" * (len(distinct) > 1)
+    others = ", and the other threads for similar objects" * (len(distinct) > 1)
     object_ = wording.object(Node(first.pid, first.tid), wait)
     yield style.clean(f"  {wait.verb} {object_}".rstrip() + others)
 
@@ -261,7 +261,7 @@ def _stack_end(stack: Stack, style: Style) -> Iterator[str]:
 
 
 def _python(named: NamedThread, style: Style) -> Iterator[str]:
-    """Yield the Python frames, which are shown before the native ones, as they tell a person more."""
+    """Yield the Python frames.  They come before native frames, because they say more to the user."""
     frames = named.python
     shown = enumerate(zip(frames[: style.depth], map(named.locals_of, range(len(frames))), strict=False))
     for (frame, variables), run in groupby(shown, key=lambda numbered: numbered[1]):
@@ -283,7 +283,7 @@ def _tasks(tasks: Sequence[Task], style: Style) -> Iterator[str]:
         for frame in map(python_frame, task.stack[: style.depth]):
             yield f"        {frame.function}  {frame.file}:{frame.line or '?'}"
     if len(tasks) > _MAX_TASKS:
-        yield f"  ... of {len(tasks)} tasks that were read"
+        yield f"  ... ({len(tasks)} tasks were read)"
 
 
 def _frame(depth: int, row: FrameRow, name: NamedFrame, style: Style, times: str) -> str:

@@ -1,6 +1,6 @@
 """Encodes and decodes the wire format of protocol buffers, as far as profiles need it.
 
-It knows fields, not schemas.  A reader skips 32-bit and 64-bit fields.  Damage and groups raise FormatError.
+It knows no schemas.  Readers skip 32-bit and 64-bit fields.  Damage and groups raise FormatError.
 
 Source: https://protobuf.dev/programming-guides/encoding
 """
@@ -47,7 +47,7 @@ def packed(field: int, numbers: Iterable[int]) -> bytes:
 
 
 def read_varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Return the integer at offset `at`, and the offset of its end.  Raises FormatError if it has no end."""
+    """Return the integer at offset `at`, and the offset after it.  Raises FormatError if it has no end."""
     number = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
@@ -85,7 +85,7 @@ def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
 
 
 def integers(value: int | memoryview) -> Iterator[int]:
-    """Yield the numbers of a repeated integer field, from one value that is packed or not."""
+    """Yield the numbers in one value of a repeated integer field, packed or not."""
     if isinstance(value, int):
         yield value
         return

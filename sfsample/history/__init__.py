@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """Limits: slices older than `keep_for` seconds, and the oldest beyond `keep_bytes`, are deleted."""
+    """Slices older than `keep_for` seconds are deleted, and the oldest slices beyond `keep_bytes`."""
 
     keep_for: float = 90 * 86400.0
     keep_bytes: int = 10 << 30

@@ -1,12 +1,12 @@
 """Packs and unpacks the compressed parts of a file: columns of numbers, and batches of names.
 
-A slice is four columns of one length: the numbers of its stacks (ascending, each as the difference to the
-number before), samples, wall time and CPU time.  Numbers have 64 bits.  The lowest bytes of all numbers come
+A slice is four columns of one length: the numbers of its stacks (ascending, each as the difference from the
+previous one), samples, wall time and CPU time.  Numbers have 64 bits.  The lowest bytes of all numbers come
 first, then the second lowest bytes, and so on, because zlib compresses runs of equal bytes best.
 
 Times are in units of 0.1 ms.  Smaller digits are noise, and would take more than half of all bytes.
 
-A batch of names is JSON: the frames and stacks of a slice that are in no earlier slice of the file.
+A batch of names is JSON, with the frames and stacks of a slice that are new in the file.
 
 Invariant: any bytes give values or raise BadInput, at a cost in proportion to their size
 (tests/history/test_blobs.py).
@@ -31,14 +31,14 @@ from sfsample.report.time_slices import TIME_UNIT_NS, Columns
 from sfsample.symbolize.named_frame import NamedFrame
 
 _T = TypeVar("_T", bound=Hashable)
-_MAX_BLOB_BYTES = 64 << 20  # bytes when unpacked
+_MAX_BLOB_BYTES = 64 << 20  # size after unpacking
 _COLUMNS, _NUMBER_BYTES = 4, 8
 _MEMBERS = 4  # members of a stack
 _BATCH_COST = 4  # units for each byte of a batch (see report/budget.py)
 
 
 def in_units(times_ns: Sequence[int]) -> list[int]:
-    """Return times in units; each remainder is added to the next time, so that the sum stays the same."""
+    """Return times in units of `TIME_UNIT_NS`; a remainder is added to the next time, to keep the sum."""
     sums = [total // TIME_UNIT_NS for total in accumulate(times_ns)]
     return [*map(sub, sums, [0, *sums])]
 
@@ -55,7 +55,7 @@ def pack_columns(columns: Columns) -> bytes:
 
 
 def unpack_columns(blob: bytes, stacks: int, budget: ReadingBudget) -> Columns:
-    """Return the columns of a slice, which refer to `stacks` stacks.  Raises BadInput."""
+    """Return the columns of a slice; `stacks`: number of stacks of its service.  Raises BadInput."""
     data = _decompress(blob)
     budget.charge(len(data))
     count, rest = divmod(len(data), _COLUMNS * _NUMBER_BYTES)
@@ -103,7 +103,7 @@ def _decompress(blob: object) -> bytes:
 
 
 class ServiceNames:
-    """The frames and stacks of one service in one file; no thread ids, as a restarted service has others."""
+    """The frames and stacks of one service in one file; no thread ids, which change with each restart."""
 
     def __init__(self) -> None:
         self.frames = Numbers[NamedFrame]()
@@ -120,7 +120,7 @@ class ServiceNames:
         ]
 
     def report(self, columns: Columns, names: Sequence[str]) -> Report:
-        """Return the report with these columns (stack numbers, then sums); `names`: of the weights."""
+        """Return the report with these columns (stack numbers, then sums); `names`: names of the sums."""
         builder, frames, stacks = ReportBuilder(names), [*self.frames], [*self.stacks]
         number = cache(lambda at: builder.number(frames[at]))
         for stack, *sums in zip(*columns, strict=True):
@@ -129,7 +129,7 @@ class ServiceNames:
         return builder.finish()
 
     def pack(self) -> bytes | None:
-        """Return a batch of all frames and stacks since the last batch; None: there are none."""
+        """Return a batch of the frames and stacks that are in no batch yet, or None if there are none."""
         frames = [*islice(self.frames, self._packed[0], None)]
         stacks = [*islice(self.stacks, self._packed[1], None)]
         self._packed = len(self.frames), len(self.stacks)
@@ -151,6 +151,6 @@ class ServiceNames:
 
 
 def _add(values: Numbers[_T], value: _T) -> None:
-    if value in values:  # a second entry would change the numbers of all later ones
+    if value in values:  # a second entry would change the numbers of all later entries
         raise BadInput("damaged: a frame or a stack is there twice")
     values[value] = len(values)

@@ -13,7 +13,7 @@ from sfsample.report.report import CPU, WEIGHTS, Report
 
 _COUNTS = ("cpu_charged_ns", "cpu_sampled_ns", "ticks", "late_ticks")  # numbers of a report's statistics
 TIERS = {"1m": 60, "10m": 600, "1h": 3600}  # the length of a slice of the tier, in seconds
-_MAX_TIME_S = 9.2e9  # seconds since the epoch, in the year 2261: every format can hold it as ns in 64 bits
+_MAX_TIME_S = 9.2e9  # seconds since the epoch (year 2261); as ns, they fit into 64 bits
 _MAX_COUNT = (1 << 63) - 1
 _MAX_TEXT = 1 << 16  # characters
 _K = TypeVar("_K", bound=Hashable)
@@ -30,7 +30,7 @@ class Slice(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """A time without slices, and the reason."""
+    """A period without slices, and the reason."""
 
     begin_s: float
     end_s: float
@@ -50,16 +50,16 @@ class SliceFacts(NamedTuple):
     host: str | None
     rate_hz: float | None
     mode: str | None
-    weights: tuple[str, ...]  # names of the weights of its stacks
-    duration_ns: int | None  # the time that was recorded; the sum if slices were merged
+    weights: tuple[str, ...]  # names of the weights of the stacks
+    duration_ns: int | None  # time that was recorded; the sum if slices were merged
     samples: int
     cpu_charged_ns: int  # CPU time of the threads
     cpu_sampled_ns: int  # CPU time that samples represent
     ticks: int
     late_ticks: int
-    recorder: str | None  # the program and its version
+    recorder: str | None  # program that recorded, and its version
     tier: str
-    pinned: bool  # True: not merged, and deleted last
+    pinned: bool  # True: the slice is not merged, and is deleted last
 
     @property
     def number(self) -> int:
@@ -73,7 +73,7 @@ class SliceFacts(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """Selects slices by service, time, labels (all must match) and the first digits of the build-id."""
+    """Selects slices by service, period, labels (all must match) and the first digits of the build-id."""
 
     service: str | None = None
     begin_s: float = 0.0
@@ -82,7 +82,7 @@ class Selection(NamedTuple):
     build_id: str = ""
 
     def has(self, facts: SliceFacts) -> bool:
-        """Return True if a slice is selected: its middle lies in the time, or it covers the whole time."""
+        """Return True if a slice is selected: its middle lies in the period, or it covers the period."""
         inside = self.begin_s <= (facts.begin_s + facts.end_s) / 2 < self.end_s
         around = facts.begin_s <= self.begin_s and self.end_s <= facts.end_s
         return (
@@ -93,14 +93,14 @@ class Selection(NamedTuple):
         )
 
     def has_gap(self, gap: Gap) -> bool:
-        """Return True if a gap of the service overlaps the time."""
+        """Return True if a gap of the service overlaps the period."""
         return gap.begin_s < self.end_s and self.begin_s < gap.end_s and self.service in (None, gap.service)
 
 
 def facts_of(closed: Slice) -> SliceFacts:
-    """Return the facts of a slice.  Raises BadInput if a history cannot keep them."""
+    """Return the facts of a slice.  Raises BadInput if a history cannot keep the slice."""
     report, stats, target = closed.report, closed.report.stats, closed.report.target or {}
-    known = (*report.weights, *((CPU,) if stats.has_cpu_time else ()))  # CPU time may be known, and be 0
+    known = (*report.weights, *((CPU,) if stats.has_cpu_time else ()))  # CPU time may be known to be 0
     weights = tuple(name for name in WEIGHTS if name in known)
     counts: dict[str, Any] = {name: stats.number(name) for name in _COUNTS}
     facts = SliceFacts(
@@ -113,7 +113,7 @@ def facts_of(closed: Slice) -> SliceFacts:
 
 
 def merged_facts(group: Sequence[SliceFacts], tier: str) -> SliceFacts:
-    """Return the facts of the slice that replaces a group; the slices have the same `merge_key`."""
+    """Return the facts of the slice that replaces a group of slices with the same `merge_key`."""
     added = {name: sum(getattr(facts, name) for facts in group) for name in ("samples", *_COUNTS)}
     return group[0]._replace(
         id="", begin_s=min(facts.begin_s for facts in group), end_s=max(facts.end_s for facts in group),
@@ -130,7 +130,7 @@ def grouped(slices: Iterable[SliceFacts], key: Callable[[SliceFacts], _K]) -> di
 
 
 def merge_key(facts: SliceFacts, tier: str) -> tuple[object, ...]:
-    """Return a key; a tier merges slices with equal keys.  A pinned slice has its own key."""
+    """Return a key; slices with equal keys become one slice of `tier`.  A pinned slice has its own key."""
     what = (facts.service, tuple(sorted(facts.labels.items())), facts.build_id, facts.host, facts.rate_hz,
             facts.mode, facts.weights, facts.duration_ns is None, facts.recorder)  # fmt: skip
     return (*what, facts.id if facts.pinned else facts.begin_s // TIERS[tier])

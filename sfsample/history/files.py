@@ -1,11 +1,11 @@
 """One file of a history: an SQLite database with the slices of one UTC day.
 
 The tables have facts in columns, and stacks as blobs (history/blobs.py).  A commit is written to the
-write-ahead log first, so a writer that is killed loses only the slice that it was writing.  A reader sees the
-state at the time when it opened the file, even if slices are written, merged or deleted meanwhile.
+write-ahead log first, so a killed writer loses only the slice that it was writing.  A reader sees the file in
+the state at its opening, even if slices are written, merged or deleted meanwhile.
 
-A file is used only if it belongs to this user or to root, and no other user may write to it.  The file must
-have exactly the tables of this version, so that no view and no SQL trigger runs.  Every query has a limit.
+sfsample uses a file only if it belongs to this user or to root, and no other user may write to it.  The file
+must have exactly the tables of this version, so no view and no SQL trigger runs.  Every query has a limit.
 
 Invariant: any file gives slices or raises BadInput, in bounded time (tests/history/test_hostile_files.py).
 """
@@ -31,8 +31,8 @@ from sfsample.report.time_slices import TIME_UNIT_NS, Columns, TimeSlice, add_co
 
 _VERSION = 3  # version of the tables
 _BUSY_S = 30.0  # seconds to wait while another process writes
-_MAX_STEPS = 500  # callbacks during one statement, each after _STEP instructions: 10 to 20 s
-_STEP = 1_000_000
+_MAX_STEPS = 500  # steps of one statement: 10 to 20 s
+_STEP = 1_000_000  # instructions of SQLite's virtual machine
 _MAX_VALUE_BYTES = 100 << 20
 _MAX_SLICES = 2_000_000  # slices that are read from a file
 _Stacks = tuple[ReportStats, Columns]  # the statistics of a slice, and its columns
@@ -60,7 +60,7 @@ class Damaged(BadInput):
 
 
 class HistoryFile:
-    """An open file.  Methods raise BadInput if it is damaged, sqlite3.Error if a write fails."""
+    """An open file.  Methods raise BadInput if the file is damaged, sqlite3.Error if a write fails."""
 
     def __init__(self, path: str, *, write: bool = False) -> None:
         if write:
@@ -72,7 +72,7 @@ class HistoryFile:
         self._inode = os.stat(path).st_ino
         self._names: dict[str, blobs.ServiceNames] = {}
         self._budget = ReadingBudget(8 * os.path.getsize(path))
-        # A reader may have to complete the commit of a writer that was killed.
+        # A reader needs mode=rw, because it may have to complete the commit of a killed writer.
         self._db = sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode=rw", uri=True, timeout=_BUSY_S,
                                    isolation_level=None, check_same_thread=False)  # fmt: skip
         try:
@@ -166,7 +166,7 @@ class HistoryFile:
     def facts(self, first: int = 0, chosen: Selection = Selection()) -> Iterator[SliceFacts]:  # noqa: B008
         """Yield the facts of slices whose number is at least `first`, in the order of their numbers.
 
-        `chosen` makes the query faster: some slices of other services and times are left out.
+        `chosen` makes the query faster: some slices that are not selected are left out, but not all.
         """
         stem = os.path.basename(self.path).removesuffix(".sqlite")
         is_any = chosen.begin_s == 0 and chosen.end_s == inf
@@ -181,7 +181,7 @@ class HistoryFile:
         return {tier for (tier,) in self._rows("SELECT DISTINCT tier FROM slice WHERE NOT pinned LIMIT 9")}
 
     def gaps(self) -> list[Gap]:
-        """Return the times without slices."""
+        """Return the gaps."""
         query = f"SELECT begin_s, end_s, service, why FROM gap LIMIT {_MAX_SLICES}"  # noqa: S608 - constants
         return [*map(read_gap, self._rows(query))]
 
@@ -198,7 +198,7 @@ class HistoryFile:
         return self._names[service]
 
     def report(self, facts: Sequence[SliceFacts]) -> Report:
-        """Return one report of slices of one service that have the same weights."""
+        """Return one report of several slices, which have the same service and the same weights."""
         return self._report(facts, *self._sums(facts, map(self.stacks, facts)))
 
     def _report(self, facts: Sequence[SliceFacts], stats: ReportStats, columns: Columns) -> Report:
@@ -238,7 +238,7 @@ class HistoryFile:
         return self._report(facts, stats, columns), slices
 
     def stacks(self, facts: SliceFacts) -> _Stacks:
-        """Return a slice's statistics and columns.  Raises BadInput if its facts count other samples."""
+        """Return a slice's statistics and columns.  Raises BadInput if `facts.samples` is not their sum."""
         stacks = len(self.names(facts.service).stacks)
         for stats, blob in self._rows("SELECT stats, rows FROM stacks WHERE id = ?", facts.number):
             columns = blobs.unpack_columns(blob, stacks, self._budget)
@@ -254,7 +254,7 @@ class HistoryFile:
         return False
 
     def integrity(self) -> list[str]:
-        """Return the damage that SQLite finds, a sentence each."""
+        """Return a sentence for each damage that SQLite finds."""
         return [str(text) for (text,) in self._rows("PRAGMA integrity_check(5)") if text != "ok"]
 
     # -- writing, within `writing`
@@ -266,7 +266,7 @@ class HistoryFile:
         if batch := names.pack():
             self._run("INSERT INTO names (service, batch) VALUES (?, ?)", facts.service, batch)
         samples, *times = map(report.column, WEIGHTS)
-        # A stack may occur twice, because threads have no ids; `_sums` adds it up.
+        # A stack may occur twice, because threads have no ids; `_sums` adds equal stacks.
         parts = [(report.stats, (numbers, samples, *map(blobs.in_units, times)))]
         stats, columns = self._sums([facts], parts)
         self._insert(facts, stats.having(cpu_ms_by_second=report.stats.cpu_ms_by_second), columns)
@@ -284,17 +284,17 @@ class HistoryFile:
         self._insert(merged, stats, columns)
 
     def pin(self, facts: SliceFacts) -> None:
-        """Pin a slice, so that it is not merged, and is deleted last if the history is too large."""
+        """Pin a slice, so that it is never merged, and is deleted last if the history is too large."""
         self._run("UPDATE slice SET pinned = 1 WHERE id = ?", facts.number)
 
     def compact(self) -> None:
-        """Free the space of deleted slices if it is an eighth of the file; not within `writing`."""
+        """Free the space of deleted slices if it is more than 1/8 of the file; not within `writing`."""
         [(free, pages)] = self._rows("SELECT * FROM pragma_freelist_count, pragma_page_count")
         if 8 * free > pages:
             self._run("VACUUM")
 
     def insert_gap(self, gap: Gap) -> None:
-        """Add a time without slices."""
+        """Add a gap."""
         self._run("INSERT INTO gap VALUES (?, ?, ?, ?)", *gap)
 
     def delete(self, facts: Iterable[SliceFacts]) -> None:

@@ -1,11 +1,11 @@
-"""Finds pairs of ordinary times, as long and as far apart as the two times that are compared.
+"""Finds pairs of ordinary times, as long and as far apart as the two compared times.
 
 Both times of a pair lie before the end of the first compared time, or both lie after the begin of the second
 compared time.  Otherwise the change would lie between the two times of a pair, and would seem to be ordinary.
 
 If the compared times are at least half a day apart, pairs have the same hours of other days, because only
-such pairs show the differences between days.  If the compared times are nearer, any pair that is as far apart
-is used, until the history has enough days.
+such pairs show the differences between days.  If the compared times are nearer, any other times as far apart
+make a pair, until the history has enough days.
 """
 
 from bisect import bisect_left
@@ -18,16 +18,16 @@ from sfsample.history.facts import SliceFacts
 from sfsample.history.paths import DAY_S
 
 _FAR_S = DAY_S / 2
-_ENOUGH_DAYS = 10  # if there are so many pairs with the same hours of other days, these are used in any case
+_ENOUGH_DAYS = 10  # pairs with the same hours of other days; if there are so many, they are always used
 _MAX_PAIRS = 28
 _MAX_SLICES = 4000  # slices that are read, in about 2 s
 _MAX_TRIED = 10_000  # pairs that are tried; slices may cover few of them
 _LEAST_S = 1.0  # shortest time that is compared
-_LEAST_COVERED = 0.8  # share of a time that slices cover
+_LEAST_COVERED = 0.8  # share of a period that slices must cover
 
 
 class Span(NamedTuple):
-    """A time, in seconds since the epoch."""
+    """A period of time, in seconds since the epoch."""
 
     begin_s: float
     end_s: float
@@ -39,7 +39,7 @@ Pair = tuple[Span, Span]
 def ordinary_pairs(
     slices: Sequence[SliceFacts], one: Sequence[SliceFacts], other: Sequence[SliceFacts]
 ) -> tuple[list[Pair], str]:
-    """Return the nearest pairs first, and their description; `one`, `other`: slices of the compared times."""
+    """Return pairs, nearest first, and their description; `one`, `other`: slices of the compared times."""
     length_s = min(_length_s(one), _length_s(other))
     first, second = sorted((_span(one), _span(other)))
     longest_s = 1.01 * length_s
@@ -54,7 +54,7 @@ def ordinary_pairs(
     days = covered.choose(_shifted(begins, between_s, least_s, unit_s, covered.length_s), length_s)
     if apart_s >= _FAR_S or len(days) >= _ENOUGH_DAYS:
         return days, "the same hours of other days"
-    apart_s = max(1, round(apart_s / length_s)) * length_s  # multiple of the length: pairs share times
+    apart_s = max(1, round(apart_s / length_s)) * length_s  # multiple of the length, so pairs share times
     others = covered.choose(_shifted(begins, apart_s, apart_s, length_s, covered.length_s), length_s)
     return others, "other times as long and as far apart"
 
@@ -72,7 +72,7 @@ def _length_s(slices: Sequence[SliceFacts]) -> float:
 def _shifted(
     begins: tuple[float, float], apart_s: float, least_s: float, step_s: float, longest_s: float
 ) -> Iterator[tuple[float, float]]:
-    """Yield the begins of the two times of a pair: `begins`, shifted by `least_s`, then by more steps."""
+    """Yield the begins of pairs: `begins`, earlier or later by `least_s`, then by `step_s` more each time."""
     first_s, second_s = begins
     for at in range(ceil(longest_s / step_s) + 1):
         shift_s = least_s + at * step_s
@@ -104,7 +104,7 @@ class _Covered:
         return chosen
 
     def _count(self, span: Span) -> int:
-        """Return the number of slices in a time; 0: they cover too little of the time."""
+        """Return the number of slices in a period, or 0 if they cover too little of the period."""
         first, end = (bisect_left(self._middles, at_s) for at_s in span)
         covered_s = self._sums[end] - self._sums[first]
         return end - first if covered_s >= _LEAST_COVERED * (span.end_s - span.begin_s) else 0

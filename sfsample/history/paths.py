@@ -19,7 +19,7 @@ from sfsample.errors import BadInput
 DAY_S = 86400
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)\.sqlite", re.ASCII)
 _ASIDE = re.compile(r"(\d{4}-\d\d-\d\d)\.sqlite\.damaged-\d{8}T\d{6}Z(?:-wal|-journal)?", re.ASCII)
-_OFFSET_BYTES = 7  # a lock's offset is this many bytes of a hash, so that it is a positive off_t
+_OFFSET_BYTES = 7  # bytes of a hash that become the offset of a lock, which is a positive off_t
 BESIDE = ("-wal", "-shm", "-journal")  # suffixes of the files that SQLite keeps beside a database
 
 
@@ -37,7 +37,7 @@ class FileName(NamedTuple):
 
     @property
     def end_s(self) -> int:
-        """The end of its day, in seconds since the epoch."""
+        """The end of the day, in seconds since the epoch."""
         return (self.day + 1) * DAY_S
 
 
@@ -59,7 +59,7 @@ def _matching(directory: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, F
 
 
 def check_owner(path: str, *, directory: bool = False) -> None:
-    """Raise BadInput unless a path is a file or a directory that only this user and root may have written."""
+    """Raise BadInput unless the path is a file (`directory`: a directory) that no other user can write to."""
     status = os.lstat(path)
     if not (stat.S_ISDIR if directory else stat.S_ISREG)(status.st_mode):
         is_link = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "something else"
@@ -71,7 +71,7 @@ def check_owner(path: str, *, directory: bool = False) -> None:
 
 
 def remove(name: FileName) -> None:
-    """Unlink a file of a history, but first SQLite's files beside it, which a new file would inherit."""
+    """Unlink a file of a history, after SQLite's files beside it, which a new file would inherit."""
     for suffix in (*BESIDE, ""):
         with suppress(FileNotFoundError):
             os.unlink(name.path + suffix)
@@ -89,10 +89,10 @@ def set_aside(name: FileName) -> str:
 
 
 def lock(directory: str, name: str) -> int | None:
-    """Return a descriptor that holds the lock `name` until it is closed; None: another process has the lock.
+    """Return a descriptor that holds the lock `name` while open, or None if another process has the lock.
 
-    Each lock is one byte of the same file, so that only one file is left behind.  A lock ends with its
-    process, even if the process is killed (open file description locks: fcntl(2)).
+    Each lock is one byte of the same file, so only one file remains.  A lock ends with its process, even if
+    the process is killed (open file description locks: fcntl(2)).
     """
     path = os.path.join(directory, ".lock")
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

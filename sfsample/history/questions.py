@@ -1,4 +1,4 @@
-"""Answers questions to a history (a time, a deploy, a comparison), and says which slices are missing."""
+"""Answers questions about a history (a time, a deploy, a comparison), and says which slices are missing."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from sfsample.history.store import History
 from sfsample.report.difference import Ordinary, Side, count
 from sfsample.report.report import Report
 
-COVER_ONLY = "slices cover only"  # a part of the time had no slice, so nothing was lost
+COVER_ONLY = "slices cover only"  # begin of a text about missing slices, which were never recorded
 
 _MAX_SERVICES = 10  # services that an error lists
 
@@ -24,12 +24,12 @@ class Compared(NamedTuple):
     """A comparison of two times."""
 
     sides: list[Side]  # before and after
-    ordinary: Ordinary  # pairs of ordinary times, with which changes are compared
+    ordinary: Ordinary  # pairs of ordinary times; a change must be larger than their differences
     reports: list[Report]  # reports of both sides; [] if no caller needs them
 
 
 def with_owner(history: History, selection: Selection) -> Selection:
-    """Return the selection with OWNER/NAME as its service; the user may leave out the only owner."""
+    """Return the selection with OWNER/NAME as its service, even if the user gave only NAME."""
     if selection.service is None or history.slices(selection):
         return selection
     there = {facts.service for facts in history.slices(selection._replace(service=None))}
@@ -41,7 +41,7 @@ def with_owner(history: History, selection: Selection) -> Selection:
 
 
 def choose(history: History, selection: Selection, *, one_service: bool = True) -> list[SliceFacts]:
-    """Return the selected slices.  Raises SfsampleError if there are none, or if services differ."""
+    """Return the selected slices.  Raises SfsampleError if there are no slices, or several services."""
     slices = history.slices(selection)
     if not slices:
         raise SfsampleError(
@@ -54,7 +54,7 @@ def choose(history: History, selection: Selection, *, one_service: bool = True) 
 
 
 def answer(selection: Selection, slices: list[SliceFacts], report: Report) -> Report:
-    """Return the report with texts about missing slices.  Raises SfsampleError if the report is empty."""
+    """Add texts about missing slices to the report.  Raises SfsampleError if the report is empty."""
     if not report.total():
         raise SfsampleError(f"no slice can be read: {counted(len(slices), 'slice')} of {slices[0].service}",
                             "sfsample history check shows what is wrong")  # fmt: skip
@@ -68,7 +68,7 @@ def _missing(selection: Selection, slices: list[SliceFacts], report: Report) -> 
     if end_s == inf:
         end_s = now_s if begin_s else max(facts.end_s for facts in slices)
     begin_s = begin_s or slices[0].begin_s
-    allowed_s = max(facts.end_s - facts.begin_s for facts in slices)  # half a slice at each end of the time
+    allowed_s = max(facts.end_s - facts.begin_s for facts in slices)  # half a slice may be missing at an end
     allowed_s *= 2 if abs(end_s - now_s) < allowed_s else 1  # one slice is still being recorded
     covered_s, until_s = 0.0, begin_s
     for facts in slices:  # only the recorded time of a merged slice counts
@@ -140,7 +140,7 @@ def compare(
 
 
 def deploy(history: History, selection: Selection, to_build: str, length_s: float) -> list[Selection]:
-    """Return the times before and after the last new build-id (of those that begin with `to_build`)."""
+    """Return the times before and after the last change to a build-id that begins with `to_build`."""
     slices = choose(history, selection)
     built = [facts for facts in slices if facts.build_id]
     changes = [
@@ -162,7 +162,7 @@ def deploy(history: History, selection: Selection, to_build: str, length_s: floa
 
 
 def _differing(slices: list[SliceFacts]) -> Iterator[str]:
-    """Yield a sentence for each property that differs between slices, but should not."""
+    """Yield a sentence for each property that should be the same for all slices, but differs."""
     for what, values in (("rate", {f"{facts.rate_hz or 0:g} Hz" for facts in slices}),
                          ("mode", {facts.mode or "unknown" for facts in slices}),
                          ("tier", {facts.tier for facts in slices})):  # fmt: skip
@@ -171,7 +171,7 @@ def _differing(slices: list[SliceFacts]) -> Iterator[str]:
 
 
 def _name(slices: list[SliceFacts]) -> str:
-    """Return the name of one side of a comparison: the service, and its numbers and tiers of slices."""
+    """Return the name of one side of a comparison: the service, the number of slices, and their tiers."""
     tiers = {facts.tier for facts in slices} - {"1m"}
     merged = f", merged to {' and '.join(sorted(tiers))}" if tiers else ""
     return f"{slices[0].service} ({counted(len(slices), 'slice')}{merged})"

@@ -1,12 +1,12 @@
 """Keeps a history small: merges old slices, and deletes slices that are too old or too many.
 
-Slices of a minute are kept for two days, then merged to slices of ten minutes, and after two weeks to slices
-of an hour.  A pinned slice is not merged.  If the build-id of a service changes, the slices of that day that
-lie within an hour before or after the change are pinned.  A trigger pins slices, too.  If the history is too
-large, damaged files that were set aside are deleted first, and pinned slices last.
+After two days, slices of a minute are merged to slices of ten minutes; after two weeks, to slices of an hour.
+A pinned slice is not merged.  If the build-id of a service changes, the slices of that day that lie within an
+hour before or after the change are pinned.  A trigger pins slices, too.  If the history is too large, damaged
+files that were set aside are deleted first, and pinned slices last.
 
 The file of a day is deleted `keep_for` seconds after the end of this day (90 days by default).  Each merged
-slice is one commit, so if the process is killed, the next process does the rest.
+slice is one commit, so if the process is killed, the next process continues its work.
 
 Invariant: the sums of each stack of each service stay the same (tests/history/test_retention.py).
 """
@@ -48,7 +48,7 @@ def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int, skipp
 
 
 def _merge(file: HistoryFile, tier: str) -> None:
-    """Merge the slices of a file to those of a tier."""
+    """Merge the slices of a file to slices of a tier."""
     slices = [] if file.tiers() <= {tier} else _facts(file)
     for group in grouped(slices, lambda facts: merge_key(facts, tier)).values():
         with file.writing():
@@ -60,7 +60,7 @@ def _merge(file: HistoryFile, tier: str) -> None:
 
 
 def _shrink(directory: str, keep_bytes: int, skipping: Skipping) -> None:
-    """Delete the oldest slices until `keep_bytes` are left; delete pinned slices last, the last day never."""
+    """Delete the oldest slices until `keep_bytes` remain: pinned slices last, and the last day never."""
     names = file_names(directory)[:-1]
     for name in names:
         if size_of(directory) > keep_bytes:
@@ -99,5 +99,5 @@ def _facts(file: HistoryFile) -> list[SliceFacts]:
 
 
 def _origin(facts: SliceFacts) -> Hashable:
-    """Return the identity of a service whose build-ids are compared."""
+    """Return the key of a slice; build-ids are compared between slices with equal keys."""
     return facts.service, tuple(sorted(facts.labels.items()))

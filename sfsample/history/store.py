@@ -1,4 +1,4 @@
-"""A history in a directory: several watches write, each its own services; others read meanwhile."""
+"""A history in a directory: several watches may write, each its own services, while others read."""
 
 import os
 import sqlite3
@@ -77,14 +77,14 @@ class History:
     # -- writing
 
     def add(self, closed: Slice) -> None:
-        """Keep a slice, so that it is not lost if a program crashes."""
+        """Keep a slice, so that it survives a crash of this program."""
         with self._errors("cannot keep", f"a slice of {closed.service}"):
             facts = facts_of(closed)
             check_numbers(closed.report)
         self._write(closed.service, closed.begin_s, lambda file: file.insert(facts, closed.report))
 
     def pin(self, services: Container[str], begin_s: float, end_s: float) -> int:
-        """Pin the slices of services in a time; return their number."""
+        """Pin the slices of services in a period; return the number of slices."""
 
         def pin(file: HistoryFile) -> int:
             own = [facts for facts in file.facts() if facts.service in services]
@@ -97,7 +97,7 @@ class History:
                    if name.end_s > begin_s - DAY_S and name.day * DAY_S < end_s)  # fmt: skip
 
     def add_gap(self, service: str, begin_s: float, end_s: float, why: str) -> None:
-        """Keep a gap: a time without slices of a service, and the reason."""
+        """Keep a gap: a period without slices of a service, and the reason."""
         with self._errors("cannot keep", f"a gap of {service}"):
             gap = read_gap((begin_s, end_s, service, why))
         self._write(service, begin_s, lambda file: file.insert_gap(gap))
@@ -127,12 +127,12 @@ class History:
                 os.makedirs(self.directory, mode=0o700, exist_ok=True)
                 self._writer = HistoryFile(name.path, write=True)
             with self._writer.writing():
-                if self._writer.is_current:  # the file was not removed
+                if self._writer.is_current:  # True: the file was not removed
                     return work(self._writer)
             self._close_writer()
 
     def _set_aside(self, name: FileName) -> None:
-        """Set a damaged file aside, unless another watch has done so."""
+        """Rename a file that was found damaged, if no other watch has renamed it."""
         if name.path not in self._damaged:
             return
         self._close_writer()
@@ -170,7 +170,7 @@ class History:
         return max(ends, default=None)
 
     def _read(self, selections: Sequence[Selection], ask: Callable[[HistoryFile], Iterable[_T]]) -> list[_T]:
-        """Return the answers of all files of the selected times, the oldest first."""
+        """Return the results of `ask` for the files of the selected periods, the oldest first."""
         found: list[_T] = []
         with self._errors("cannot read", self.directory):
             for name in file_names(self.directory):
@@ -182,7 +182,7 @@ class History:
 
     @contextmanager
     def skipping(self, path: str) -> Iterator[None]:
-        """Go on after the block if its file is damaged or was removed; note damage in `problems`."""
+        """Skip the rest of the block if its file is damaged or was removed; note damage in `problems`."""
         try:
             with suppress(FileNotFoundError):
                 yield
@@ -192,16 +192,16 @@ class History:
             self.problems[f"{path}: {getattr(failure, 'strerror', None) or failure}"] = None
 
     def slices(self, selection: Selection = Selection()) -> list[SliceFacts]:  # noqa: B008 - immutable
-        """Return the facts of slices, the oldest first."""
+        """Return the facts of the selected slices, the oldest first."""
         found = self._read([selection], lambda file: filter(selection.has, file.facts(chosen=selection)))
         return sorted(found, key=lambda facts: (facts.begin_s, facts.service))
 
     def gaps(self, selection: Selection = Selection()) -> list[Gap]:  # noqa: B008 - immutable
-        """Return the times without slices, the oldest first."""
+        """Return the selected gaps, the oldest first."""
         return sorted(self._read([selection], lambda file: filter(selection.has_gap, file.gaps())))
 
     def report(self, selection: Selection = Selection()) -> Report:  # noqa: B008 - immutable
-        """Return one report of slices: counts, durations and statistics are added."""
+        """Return one report of the selected slices, with the sums of counts, durations and statistics."""
         [report] = self.reports([selection])
         return report
 
@@ -222,7 +222,7 @@ class History:
         return [*map(self._merge, parts)]
 
     def time_slices(self, selection: Selection) -> tuple[Report, TimeSlices]:
-        """Return one report of slices, and each slice with indexes of the report's stacks."""
+        """Return one report of the selected slices, and each slice with indexes of the report's stacks."""
 
         def ask(file: HistoryFile) -> Iterator[tuple[Report, list[TimeSlice]]]:
             return self._answers(file, file.facts(chosen=selection), selection, file.time_slices)
@@ -260,9 +260,9 @@ class History:
         """Yield a sentence for each damage in a file: in its structure, facts, stacks or totals."""
         self.problems.clear()
         for name, path in files_set_aside(self.directory):
-            again = os.path.basename(name.path + path.rpartition("Z")[2])  # its former name
-            yield (f"{path}: a damaged file, whose slices are in no answer; delete it when not needed; "
-                   f"to read what is left: mkdir -m 700 OTHER; cp {quote(path)} OTHER/{again}; "
+            former = os.path.basename(name.path + path.rpartition("Z")[2])  # name before it was set aside
+            yield (f"{path}: a damaged file, whose slices are not shown; delete it if you do not need it; "
+                   f"to read its intact slices: mkdir -m 700 OTHER; cp {quote(path)} OTHER/{former}; "
                    "sfsample history list --history OTHER")  # fmt: skip
         for name in file_names(self.directory):
             with self.skipping(name.path), closing(HistoryFile(name.path)) as file:

@@ -1,10 +1,11 @@
 """Measures the share of a module's code that its unwind tables cover.
 
-In a hostile file, many functions may share the same rows.  So the size of the file bounds the rows that are
-read, and the size of a table.
+In a hostile file, many functions may share the same rows.  So the size of the file limits the size of a table
+and the number of rows.
 
-The code is the bytes of executable sections; without sections, the bytes of executable segments.  Each byte
-counts once.  Other bytes that a table covers do not count.  Only the extents of functions are decoded.
+Code is the bytes of executable sections or, if the file has no sections, of executable segments.  Each byte
+counts once.  A table may also cover bytes that are not code; they do not count.  The extents of functions are
+read, but not their rows.
 """
 
 from bisect import bisect_right
@@ -14,9 +15,9 @@ from typing import NamedTuple
 from sfsample.errors import SfsampleError
 from sfsample.modules.module import Module
 
-_LEAST_SIZE = 50_000_000  # bytes; a smaller file may take as much work as a file of this size
-_BYTES_PER_ROW = 25  # bytes of the file for each row that is read; a row has at least 3 bytes
-_MAX_TABLE_SHARE = 4  # an unwind table may have a quarter of the size of the file
+_LEAST_SIZE = 50_000_000  # bytes; the limits of a smaller file are those of a file of this size
+_BYTES_PER_ROW = 25  # a file of 25 million bytes may have a million rows
+_FILE_PER_TABLE = 4  # least ratio of the size of the file to the size of an unwind table
 
 Range = tuple[int, int]  # [start, end) in vaddrs
 
@@ -29,7 +30,7 @@ class Coverage(NamedTuple):
     eh_frame_bytes: int  # bytes that `.eh_frame` covers
     uncovered_bytes: int  # bytes that neither table covers
     eh_frame_fdes: int  # number of FDEs
-    dropped: tuple[Range, ...]  # functions that `.eh_frame` has and SFrame lacks; empty without SFrame
+    dropped: tuple[Range, ...]  # functions in `.eh_frame` that SFrame lacks; empty if there is no SFrame
 
     def share(self, part: int) -> float:
         """Return `part` bytes as a share of all code, 0 to 1."""
@@ -42,7 +43,7 @@ def check_tables(module: Module) -> None:
     eh_frame = module.tables.eh_frame
     table_bytes = max(sum(table.used for table in module.tables.sframe), eh_frame.size if eh_frame else 0)
     rows = sum(fde.num_fres for table in module.tables.sframe for fde in table.fdes())
-    if table_bytes > size // _MAX_TABLE_SHARE:
+    if table_bytes > size // _FILE_PER_TABLE:
         excess = f"an unwind table of {table_bytes} bytes"
     elif rows > size // _BYTES_PER_ROW:
         excess = f"SFrame functions with {rows} rows"

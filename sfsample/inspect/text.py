@@ -140,7 +140,7 @@ def inspection_json(inspection: Inspection, *, rows: bool) -> dict[str, Any]:
 
 
 def _tables_json(module: Module, *, rows: bool) -> dict[str, Any]:
-    """Return all tables (some linkers concatenate several) as one object: first header, all functions."""
+    """Return one object for all tables: some linkers concatenate several.  The first header counts."""
     first = module.tables.sframe[0]
     document: dict[str, Any] = {
         "version": first.version,

@@ -1,9 +1,9 @@
 """Finds the separate debug file of an ELF image, by build-id or by `.gnu_debuglink`.
 
-Invariant: a file is used only if it belongs to the image; a file that is refused is reported
+Invariant: a debug file is used only if it belongs to the image; otherwise it is reported
 (tests/symbolize/test_module_symbols.py).  It belongs to the image if the build-ids are equal and the code
-sections have the same addresses.  If one of the two has no build-id, the CRC of the file must be that in the
-link.
+sections have the same addresses.  If the file or the image has no build-id, `.gnu_debuglink` must have the
+CRC of the file.
 
 Source: gdb manual, "Debugging Information in Separate Files".  `.gnu_debuglink` is a name, padding to a
 multiple of 4 bytes, and a CRC-32.
@@ -23,7 +23,7 @@ from sfsample.formats.elf.image import ElfImage
 
 SYSTEM_DEBUG_DIR = "/usr/lib/debug"
 _MAX_LINK_BYTES = 4096
-_MAX_CRC_BYTES = 1 << 30  # bytes of a file, which are read within 1 to 3 s
+_MAX_CRC_BYTES = 1 << 30  # bytes of a file whose CRC is computed; this takes 1 to 3 s
 _CHUNK_BYTES = 1 << 20  # bytes read between two checkpoints
 
 FetchDebugFile = Callable[[str], mmap | None]  # argument: build-id
@@ -33,13 +33,13 @@ class DebugFile(NamedTuple):
     """The result of a search for a debug file."""
 
     image: ElfImage | None
-    refused: str = ""  # reason why a file was not used, if `image` is None and there was a file
+    refused: str = ""  # reason why `image` is None although there was a file; "": there was none
 
 
 class DebugFiles:
-    """Searches `directories` of this machine, then the system's debug directory in each root and here.
+    """Searches `directories` of this machine, then /usr/lib/debug of each target and of this machine.
 
-    `roots`: root directories of the targets.  `fetch` asks a debuginfod server, unless it is None.
+    `roots`: root directories of the targets.  `fetch` asks a debuginfod server; None: no server is asked.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class DebugFiles:
             if data is None:
                 return DebugFile(None)
             candidate = ElfImage(data, "debuginfod")
-        except SfsampleError as failure:  # a FormatError too
+        except SfsampleError as failure:  # download failed, or FormatError
             return DebugFile(None, str(failure))
         refused = _mismatch(image, candidate, None)
         return DebugFile(None, refused) if refused else DebugFile(candidate)
@@ -101,7 +101,7 @@ def _here() -> Root:
 
 
 def debug_link(image: ElfImage) -> tuple[str, int] | None:
-    """Return the file name and the CRC in `.gnu_debuglink`; None if it is damaged, or has a path."""
+    """Return file name and CRC of `.gnu_debuglink`; None: it is missing or damaged, or names a directory."""
     section = image.section(".gnu_debuglink")
     data = bytes(image.contents(section)[:_MAX_LINK_BYTES]) if section else b""
     name, end, _ = data.partition(b"\0")
@@ -113,15 +113,15 @@ def debug_link(image: ElfImage) -> tuple[str, int] | None:
 
 def _mismatch(image: ElfImage, candidate: ElfImage, link: tuple[str, int] | None) -> str | None:
     """Return the reason why a candidate is not the debug file of `image`; None if it is."""
-    prefix = f"a debug file is not the one of this module: {candidate.name}: "
+    prefix = f"a debug file does not belong to this module: {candidate.name}: "
     if image.build_id and candidate.build_id:
         if image.build_id != candidate.build_id:
             return f"{prefix}has build-id {candidate.build_id}"
         places = [sections for sections in (image.code_sections, candidate.code_sections) if sections]
         return f"{prefix}its code lies elsewhere" if len({*places}) > 1 else None
     if len(candidate.data) > _MAX_CRC_BYTES:
-        return f"{prefix}has no build-id, and a CRC is compared of up to {_MAX_CRC_BYTES >> 30} GiB only"
+        return f"{prefix}has no build-id, and more than {_MAX_CRC_BYTES >> 30} GiB, too much for a CRC"
     crc = 0
     for at in with_checkpoints(range(0, len(candidate.data) if link else 0, _CHUNK_BYTES)):
         crc = crc32(candidate.data[at : at + _CHUNK_BYTES], crc)
-    return None if link and crc == link[1] else f"{prefix}its CRC is not that in .gnu_debuglink"
+    return None if link and crc == link[1] else f"{prefix}its CRC differs from that in .gnu_debuglink"

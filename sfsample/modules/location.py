@@ -10,7 +10,7 @@ from sfsample.modules.module import Module
 PROCESS_KEY_STEP = 1 << 22  # number above every pid: PID_MAX_LIMIT, Linux include/linux/threads.h
 
 
-# directories of sys.path that show in the name of a file: those of packages and of the standard library
+# beginning of the path of an installed file: a directory of packages, or of the standard library
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/|.*/lib(?:64)?/python3(?:\.\d+t?|\d+\.zip)/")
 
 
@@ -21,14 +21,14 @@ class PythonPlace(NamedTuple):
     file: str
     line: int | None  # line that was executed; None: unknown
     first_line: int | None  # line of the function's definition; None: unknown
-    path: str = ""  # path of the file from the entry of sys.path: "flask/app.py"; "": not looked for
+    path: str = ""  # path relative to an entry of sys.path: "flask/app.py"; "": not determined
 
 
 def import_path(file: str, directories: Sequence[str] = ()) -> str:
-    """Return the path of a Python file from the entry of sys.path: "flask/app.py", "app.py".
+    """Return the path of a Python file relative to its entry of sys.path: "flask/app.py", "app.py".
 
-    `directories`: entries of sys.path for the program's own files, the deepest first.  A file elsewhere has
-    its base name.  The answer does not depend on other files, so a function has one name for months.
+    `directories`: entries of sys.path for the program's own files, the deepest first.  A file in no such
+    directory gets its base name.  The answer depends on this file alone, so a function keeps its name.
     """
     if installed := _INSTALLED.match(file):
         return file[installed.end() :]
@@ -38,24 +38,24 @@ def import_path(file: str, directories: Sequence[str] = ()) -> str:
 
 
 class GeneratedFunction(NamedTuple):
-    """The function of a JIT compiler that was at a place when the place was seen."""
+    """The function of a JIT compiler that covered an address when the address was sampled."""
 
-    name: str  # "": the perf map had none
+    name: str  # "": the perf map had no name for the address
     start: int  # run-time address
 
 
 class WaitPlace(NamedTuple):
-    """The wait of a thread; it is the innermost frame of the stack."""
+    """The wait of a thread, which is the innermost frame of the thread's stack."""
 
     text: str  # "mutex", "recvfrom: postgresql:5432"; without words that change, such as descriptors
-    category: str  # a `WaitClass`; "": no wait, but the frame between a waiter and a holder
+    category: str  # a `WaitClass`; "": frame between a waiter and a holder
     is_idle: bool = False  # the thread waits for work, which is no fault
 
 
 class Location(NamedTuple):
     """A place in code: native code, or else a kernel function, a line of Python or a wait.
 
-    A wait for a lock in a global variable has the address of the variable.
+    If a thread waits for a lock in a global variable, `address` is the address of the variable.
     """
 
     module: Module | None
@@ -65,14 +65,14 @@ class Location(NamedTuple):
     found: str = ""  # label of the frame
     kernel: str = ""  # name of a kernel function
     python: PythonPlace | None = None
-    generated: GeneratedFunction | None = None  # function of generated code; None: not looked for
+    generated: GeneratedFunction | None = None  # function of generated code; None: not looked up
     wait: WaitPlace | None = None
 
 
 class Located(NamedTuple):
     """The frames of a captured stack, with their modules and locations."""
 
-    generation: int = -1  # generation of the module map; in it, equal frames have equal locations
+    generation: int = -1  # generation of the module map; equal frames of one generation have equal locations
     frames: tuple[Frame, ...] = ()
     modules: tuple[Module | None, ...] = ()
     locations: tuple[Location, ...] = ()

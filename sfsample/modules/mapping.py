@@ -5,15 +5,15 @@ from typing import NamedTuple
 
 from sfsample.core.checkpoint import checkpoint
 
-_DELETED = " (deleted)"  # what the kernel appends to the path of a deleted file
-# arguments: path and inode; True: this file is at this path
+_DELETED = " (deleted)"  # suffix that the kernel appends to the path of a deleted file
+# arguments: path, inode; True: the file at this path has this inode
 IsThere = Callable[[str, int], bool]
 
 
 def split_mark(path: str, is_there: Callable[[str], bool]) -> tuple[str, bool]:
-    """Return a path that the kernel stated, without its mark of a deleted file, and whether it had one.
+    """Return a path from the kernel without the mark of a deleted file, and True if it had the mark.
 
-    A file may really be called `x (deleted)`: then `is_there` answers True for this path.
+    The name of a file may really end in the mark: then `is_there` returns True for the path.
     """
     deleted = path.startswith("/") and path.endswith(_DELETED) and not is_there(path)
     return path.removesuffix(_DELETED) if deleted else path, deleted
@@ -56,14 +56,14 @@ class Mapping(NamedTuple):
 
 
 def base_of(mapping: Mapping, maps: Sequence[Mapping]) -> int | None:
-    """Return the address of the first byte of a mapped file, at or below one of its mappings, or None."""
+    """Return the address of the first byte of a mapping's file, mapped at or below the mapping; or None."""
     file = mapping.path, mapping.inode
     below = (other for other in reversed(maps) if other.start <= mapping.start)
     return next((m.start for m in below if (m.path, m.inode) == file and not m.offset), None)
 
 
 class MapsParser:
-    """Parses the maps of one process again and again, each time only the lines that are new.
+    """Parses the maps of one process repeatedly; only lines that are new are parsed.
 
     In paths the kernel escapes only the newline, as octal 012.  If the text has not changed, `parse` returns
     the same tuple object.

@@ -1,4 +1,4 @@
-"""Describes a module: an ELF object mapped in a process.  Only this file converts addresses and vaddrs."""
+"""Describes a module, an ELF object in a process.  Only this file converts addresses to vaddrs and back."""
 
 from sfsample.core.memory import Address, Vaddr
 from sfsample.errors import FormatError
@@ -42,7 +42,7 @@ class Module:
         return None if code is None else bytes(code)
 
     def code_near(self, address: int, distance: int) -> tuple[int, bytes]:
-        """Return address and bytes of a segment's code up to `distance` around `address`; or no bytes."""
+        """Return address and bytes of the segment's code within `distance` of `address`; or no bytes."""
         vaddr = self.vaddr(address)
         for low, high in self.image.executable:
             if low <= vaddr <= high:
@@ -66,16 +66,16 @@ class Module:
         return self.code(return_address - size, size) if size else None
 
     def calls_of(self, start: int) -> tuple[int, ...]:
-        """Return the return addresses of calls to the function at `start`; none if others may call it."""
+        """Return the return addresses of calls to the function at `start`; none if it is exported."""
         if start not in self._calls:
             if len(self._calls) >= _MAX_CACHED_FUNCTIONS:
                 self._calls.clear()
             exported = Dynamic(self.image).defines(self.vaddr(start))
-            found: list[int] = []
+            returns: list[int] = []
             for low, high in () if exported else self.image.executable:
                 code = bytes((self.image.loaded(low) or b"")[: high - low])
-                found += calls.calls_of(self.image.machine, code, self.address(low), start)
-            self._calls[start] = tuple(found)
+                returns += calls.calls_of(self.image.machine, code, self.address(low), start)
+            self._calls[start] = tuple(returns)
         return self._calls[start]
 
     def stub_slot(self, address: int) -> int | None:
@@ -88,7 +88,7 @@ class Module:
         return None if start is None else self.address(start)
 
     def close_file(self) -> None:
-        """Close the file of an unmapped module, whose addresses then have no names."""
+        """Close the file of an unmapped module.  After that, its addresses get no names."""
         self.image = self.image.headers()
         self.tables = UnwindTables(self.image)
         self._calls.clear()

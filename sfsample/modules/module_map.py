@@ -1,13 +1,13 @@
 """Finds the module that is mapped at an address of one process now.
 
-It does no I/O itself: the caller gives `read_maps` and `open_image`.  If an address is in no known mapping,
-the maps are read again, but at most once between two calls of `allow_refresh` (one sample).  So a wrong
-return address costs little.  `generation` changes with every change of an executable mapping.  Then all that
-was cached by address is void.
+The caller's functions `read_maps` and `open_image` do the I/O.  If an address is in no mapping, the maps are
+read again, but only once after each `allow_refresh`, that is, once for each sample.  So a wrong return
+address costs little.  `generation` increases when an executable mapping changes.  Then every cache by address
+is void.
 
-If a file cannot be opened, the target may be mapping or unmapping it just now (dlopen, dlclose).  So opening
-it is retried a few times.  Unmapped modules are kept for their names, but only a limited number of them,
-because a process may load ever new ones.
+If a file cannot be opened, the target may be mapping or unmapping it now (dlopen, dlclose), so `ModuleMap`
+tries again a few times.  It keeps unmapped modules for the names of their functions, but only the last ones,
+because a process may load new modules without end.
 """
 
 import re
@@ -27,11 +27,11 @@ _COMPARED_PAGES = 16  # pages in which a copy of code is compared with the file
 _MAX_UNMAPPED_MODULES = 256  # unmapped modules that are kept; each has a file open
 _MAX_PROBLEMS = 10_000
 _MAX_UNSTABLE_PATHS = 10_000
-_MAX_SEGMENT_GAP = 0x20000  # bytes; a gap between segments is less than two pages, of at most 64 KiB
+_MAX_SEGMENT_GAP = 0x20000  # bytes: two pages of 64 KiB; a gap between segments is smaller
 # A JIT maps a page of its jitdump as code, so that perf notices the file (Linux jitdump-specification.txt).
 _JIT_DUMP = re.compile(r"/jit-\d+\.dump$")
 _MAX_CODE_PAGES = 256  # pages of generated code that are kept
-ReadCode = Callable[[int, int], bytes]  # arguments: address, size; up to `size` bytes
+ReadCode = Callable[[int, int], bytes]  # arguments: address, size; returns up to `size` bytes
 ReadMaps = Callable[[], tuple[Mapping, ...]]
 OpenImage = Callable[[Mapping], ElfImage]
 TablesOf = Callable[[ElfImage], UnwindTables]
@@ -39,7 +39,7 @@ IsCode = Callable[[int], bool]
 
 
 class ModuleMap:
-    """The executable mappings of one process and their modules; `tables_of`: tables by image."""
+    """The executable mappings of one process and their modules; `tables_of` returns an image's tables."""
 
     def __init__(
         self, read_maps: ReadMaps, open_image: OpenImage,
@@ -51,10 +51,11 @@ class ModuleMap:
         self._starts: list[int] = []
         self._modules: dict[Mapping, Module | None] = {}
         self._mapped: dict[tuple[str, str, int, int], Module] = {}  # key: path, device, inode, load bias
-        self._all_modules: dict[tuple[ElfImage, int, str], Module] = {}  # modules, also unmapped ones
+        self._all_modules: dict[tuple[ElfImage, int, str], Module] = {}  # mapped and unmapped modules
         self._open_failures: dict[Mapping, list[str]] = {}  # errors, one for each attempt
         self._to_retry: set[Mapping] = set()  # mappings that could not be opened, and will be tried again
-        self._unstable_paths: dict[str, None] = {}  # files that were unmapped, or mapped in the same change
+        # files that were unmapped, and files that were mapped by the same `refresh`
+        self._unstable_paths: dict[str, None] = {}
         self._is_fresh = False  # True: the maps were read after the last `allow_refresh`
         self._read_memory = read_memory
         self._code_pages: dict[int, bytes] = {}  # address -> page of generated code
@@ -62,7 +63,7 @@ class ModuleMap:
         self._problems: list[str] = []
 
     def allow_refresh(self) -> None:
-        """Let the maps be read again at the next unknown address; retry modules that could not be opened."""
+        """Allow one more read of the maps at an unknown address; retry modules that could not be opened."""
         if self._to_retry:
             self._modules = {m: module for m, module in self._modules.items() if m not in self._to_retry}
             self._to_retry.clear()
@@ -72,8 +73,8 @@ class ModuleMap:
     def refresh(self, *, force: bool = False) -> bool:
         """Read the maps, and keep the modules that are still mapped.
 
-        `force`: begin a new generation even if no executable mapping has changed.  Return False if the maps
-        are empty, as the process has ended.  The last mappings are kept then.
+        `force`: begin a new generation even if no executable mapping has changed.  If the maps are empty, the
+        process has ended: return False, and keep the last mappings.
         """
         self._is_fresh = True
         mappings = self._read_maps()
@@ -103,8 +104,8 @@ class ModuleMap:
     def _close_unmapped(self) -> None:
         """Close the modules that were unmapped, except the last `_MAX_UNMAPPED_MODULES`.
 
-        A module that is not in use may still be mapped, and only wait to be opened again.  So a module counts
-        as unmapped only if no mapping has its path, or if another module is in use at its path.
+        A module that is not in use may still be mapped, if it will be opened again.  So a module counts as
+        unmapped only if no mapping has its path, or if another module is in use at its path.
         """
         if len(self._all_modules) <= _MAX_UNMAPPED_MODULES:
             return
@@ -146,7 +147,7 @@ class ModuleMap:
         return bool(self._to_retry) and self._lookup(address) in self._to_retry
 
     def reload(self, modules: Collection[Module]) -> frozenset[Module]:
-        """Read the maps after one of `modules` was replaced; return the modules that are there now."""
+        """Read the maps after one of `modules` was replaced; return the modules now at these addresses."""
         self._modules = {mapping: m for mapping, m in self._modules.items() if m not in modules}
         self._mapped = {key: m for key, m in self._mapped.items() if m not in modules}
         self.refresh(force=True)
@@ -155,7 +156,7 @@ class ModuleMap:
 
     @property
     def modules(self) -> tuple[Module, ...]:
-        """The modules that were opened so far; also unmapped ones, if they are kept."""
+        """The modules that were opened so far, except unmapped modules that are no longer kept."""
         return tuple(self._all_modules.values())
 
     @property
@@ -167,7 +168,7 @@ class ModuleMap:
         return [*problems, *(text for module in self._all_modules.values() for text in module.problems)]
 
     def mapping(self, address: int) -> Mapping | None:
-        """Return the executable mapping at `address`, or None.  It may read the maps again."""
+        """Return the executable mapping at `address`, or None.  This may read the maps again."""
         mapping = self._lookup(address)
         if mapping is None and not self._is_fresh:
             self.refresh()
@@ -207,7 +208,7 @@ class ModuleMap:
         return module is None or module.follows_call(address)
 
     def call_target(self, return_address: int) -> int | None:
-        """Return the target of the call before an address, or of its PLT stub; None: the code states none."""
+        """Return the target of the call before an address, behind a PLT stub if there is one; or None."""
         caller = self.find(return_address - 1)
         target = caller.call_target(return_address) if caller else None
         stubs = self.find(target) if target is not None else None
@@ -217,8 +218,8 @@ class ModuleMap:
     def code(self, address: int, size: int) -> bytes:
         """Return up to `size` bytes (at most a page) of code that lies in no file; fewer if memory ends.
 
-        The bytes come from the memory of the target, which is read once for each page.  They are not certain:
-        the target runs, and may have written other code there since a thread was captured.
+        Each page of the target's memory is read once.  The bytes are not certain: the target may have written
+        other code there after the capture of the thread.
         """
         start = address & -PAGE
         code = self._code_page(start)
@@ -230,7 +231,7 @@ class ModuleMap:
         page = self._code_pages.get(start)
         if page is None:
             page = self._read_memory(start, PAGE)
-            if page is None:  # page that is not kept: the target may be changing the mapping now
+            if page is None:  # failure, not cached: the target may be changing the mapping now
                 return b""
             if len(self._code_pages) >= _MAX_CODE_PAGES:
                 self._code_pages.clear()
@@ -247,7 +248,7 @@ class ModuleMap:
         return self._lookup(address) is not None
 
     def open_first(self) -> None:
-        """Open one module: this imports the Python code for it, before a thread is stopped."""
+        """Open one module, so that the Python code for it is imported before a thread is stopped."""
         if self._executable:
             self.find(self._executable[0].start)
 
@@ -283,9 +284,9 @@ class ModuleMap:
     def _open_copied_code(self, mapping: Mapping) -> Module | None:
         """Return the module whose code is copied to the anonymous memory of `mapping`, or None.
 
-        Programs replace their code by such a copy to have it on huge pages.  Other segments of the file are
-        mapped on both sides of it.  If the code is the first segment (s390x, AArch64), they are only above
-        it, perhaps after a gap.
+        Programs replace their code by such a copy to have it on huge pages.  The file's other segments are
+        mapped below and above the copy.  If the code is the first segment (s390x, AArch64), they are all
+        above the copy, perhaps after a gap.
         """
         below, above = self.any_mapping(mapping.start - 1), self._next_mapping(mapping.end)
         if above is None or not above.is_file or above.start - mapping.end >= _MAX_SEGMENT_GAP:
@@ -303,7 +304,7 @@ class ModuleMap:
         return module if is_place_of_code and self._is_copy(module, mapping) else None
 
     def _is_copy(self, module: Module, mapping: Mapping) -> bool:
-        """Return True if pages in anonymous memory, evenly spread, hold the bytes of a module's file."""
+        """Return True if some pages of a mapping, evenly spread, equal those of the module's file."""
         step = max(PAGE, (mapping.end - mapping.start) // _COMPARED_PAGES & -PAGE)
         for address in range(mapping.start, mapping.end, step):
             expected = module.image.loaded(module.vaddr(address), PAGE)
@@ -313,7 +314,7 @@ class ModuleMap:
 
     def _note_open_failure(self, mapping: Mapping, problem: str) -> None:
         if mapping not in self._read_maps():
-            self._to_retry.add(mapping)  # mapping that has gone (dlclose, execve): no problem of the file
+            self._to_retry.add(mapping)  # mapping that no longer exists (dlclose, execve)
             return
         failures = self._open_failures.setdefault(mapping, [])
         failures.append(problem)

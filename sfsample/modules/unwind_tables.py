@@ -3,7 +3,7 @@
 A table is read on first use.  Nothing here depends on a process or a run-time address, so all processes that
 map a file and have the same root directory share one object.
 
-Invariant: a damaged table is not used, and reported in `problems`; the other tables are used
+Invariant: a damaged table is reported in `problems` and not used; the other tables are used
 (tests/modules/test_module.py).
 """
 
@@ -24,7 +24,7 @@ class UnwindTables:
     def __init__(self, image: ElfImage, root: Root | None = None) -> None:
         self.image, self.root = image, root
         self.problems: list[str] = []
-        # cache of unwind/steppers/code_analysis/stepper.py, which lives as long as the tables
+        # cache that unwind/steppers/code_analysis/stepper.py keeps as long as the tables live
         self.code_analysis: object = None
 
     @cached_property
@@ -46,7 +46,7 @@ class UnwindTables:
 
     @cached_property
     def eh_frame(self) -> EhFrame | None:
-        """The CFI of `.eh_frame`; its section header counts if `.eh_frame_hdr` is missing or damaged."""
+        """The CFI of `.eh_frame`, by its section header if `.eh_frame_hdr` is missing or damaged."""
         byteorder, header = self.image.byteorder, self.image.eh_frame_hdr()
         try:
             if header is not None:

@@ -24,10 +24,10 @@ _FOLLOWED_BYTES = 1 << 19  # bytes for the pieces that a plan adds in the pause
 
 
 class Room:
-    """The buffer for copies of the memory of a thread.  The threads of a process use it in turn."""
+    """The buffer for the pieces of one thread.  The threads of a process use it in turn."""
 
     def __init__(self) -> None:
-        self._local = array("Q", bytes(32))  # two `struct iovec`: a part of the room, and a stack
+        self._local = array("Q", bytes(32))  # two `struct iovec`: a part of `bytes`, a buffer for the stack
         self._local_at = self._local.buffer_info()[0]
         self._remote = array("Q", bytes(16))  # one `struct iovec`
         self._one = self._remote.buffer_info()[0], 1
@@ -55,7 +55,7 @@ class Room:
         return max(count, 0)
 
     def begin(self, pid: int, index: JointMemory, used: int) -> None:
-        """Note the pieces of a plan that were copied to the first `used` bytes."""
+        """Note the pieces of a plan, which lie in the first `used` bytes."""
         self._pid, self._index, self._used = pid, index, used
         self._is_own = False
 
@@ -64,7 +64,7 @@ class Room:
         return perf_counter_ns() > self.until_ns
 
     def find(self, address: int, size: int) -> int:
-        """Return the index in `words` of the copy of a piece; -1: the piece was not copied."""
+        """Return the index in `words` at which a copied piece begins; -1: the piece was not copied."""
         offset = self._index.offset(address, size)
         return -1 if offset is None else offset // 8
 
@@ -96,7 +96,7 @@ class Room:
             left = left[done + 1 :]
 
     def _note(self, address: int, size: int) -> None:
-        """Note that a piece was copied to the end of the used bytes."""
+        """Add a piece to the index; it was copied to the first unused bytes."""
         if not self._is_own:
             self._index, self._is_own = self._index.over(b""), True
         self._index.add(address, size, self._used)
@@ -119,7 +119,7 @@ class BesidePlan(Protocol):
 
 
 class Beside:
-    """Copies the pieces (`groups`) that the plan of one thread had when this object was made."""
+    """Copies the pieces that the plan of one thread lists (`groups`) when this object is made."""
 
     def __init__(self, plan: BesidePlan, room: Room, order: ByteOrder) -> None:
         self.plan, self.groups = plan, plan.groups
@@ -127,7 +127,8 @@ class Beside:
         pieces = [*chain.from_iterable(self.groups)]
         self._offsets = [0, *accumulate(size for _, size in pieces)]  # offsets of the pieces in the room
         ends = accumulate(map(len, self.groups))
-        self._behind = [end for end, group in zip(ends, self.groups, strict=True) for _ in group]
+        # index of the piece that follows the group of each piece
+        self._next_group = [end for end, group in zip(ends, self.groups, strict=True) for _ in group]
         self._remote = _iovecs([*pieces, (0, 0)])
         self._remote_at = self._remote.buffer_info()[0]
         self._pieces = [(*piece, offset) for piece, offset in zip(pieces, self._offsets, strict=False)]
@@ -137,9 +138,9 @@ class Beside:
             room.reserve(2 * self._offsets[-1])
 
     def fill(self, pid: int, buffer: CopyBuffer, address: int, size: int) -> int | None:
-        """Copy the pieces, and a stack to `buffer` in the same call; return the number of bytes of the stack.
+        """Copy the pieces and a stack in one system call; return the number of bytes copied to `buffer`.
 
-        None: too many of the pieces cannot be read.
+        `address`, `size`: the stack.  None: too many pieces cannot be read.
         """
         remote, room, total = self._remote, self._room, self._offsets[-1]
         size = min(size, len(buffer.bytes))
@@ -152,13 +153,13 @@ class Beside:
         return self._fill_partly(pid, count, (buffer.address, size))
 
     def _fill_partly(self, pid: int, got: int, stack: Span) -> int | None:
-        """Go on at the next group, after a call that ended at a piece that cannot be read."""
+        """Go on at the next group after each call that ended at an unreadable piece."""
         offsets, total, count = self._offsets, self._offsets[-1], len(self._offsets)
         first, read, stack_bytes = 0, list[tuple[int, int, int]](), None
         for _ in range(_MAX_CALLS):
             failed = bisect_right(offsets, offsets[first] + got) - 1
             read += self._pieces[first:failed]
-            first = self._behind[failed]
+            first = self._next_group[failed]
             begin = offsets[first]
             remote = self._remote_at + 16 * first, count - first
             got = self._room.read(pid, begin, total - begin, remote, stack)

@@ -1,12 +1,12 @@
-"""Captures one thread in the gentlest way that gives its whole stack, unwinds it, and checks the result.
+"""Captures and unwinds one thread, in the gentlest way that gives the complete stack, and checks the result.
 
 sfsample reads a sleeping thread instead of stopping it.  Sometimes the stack depends on a register that /proc
-does not give.  Then sfsample stops the thread, if the kernel can resume the thread's system call so that the
-program does not notice.  One stop is enough for each place where a thread sleeps: sfsample keeps the
-callee-saved registers, and tries them at the next capture.  If a stop would make the call fail, sfsample
-searches the stack for the frame (`found: scan`, unwind/frame_search.py).
+does not give.  Then sfsample stops the thread, if the kernel can restart its system call so that the program
+does not notice.  One stop is enough for each place where a thread sleeps: sfsample keeps the callee-saved
+registers, and tries them at the next capture.  If a stop would make the system call fail, sfsample searches
+the stack for the frame (`found: scan`, unwind/frame_search.py).
 
-The target can replace a library by another one at the same addresses.  So sfsample checks the libraries
+The target can replace a library by another library at the same addresses.  So sfsample checks the libraries
 before and after each capture.
 """
 
@@ -39,13 +39,13 @@ from sfsample.runtimes.go.layout import Goroutine
 from sfsample.unwind.unwinder import Unwinder
 
 _MAX_ATTEMPTS = 8
-_MAX_DOUBTS = 3  # repetitions of a capture whose stack may be incomplete only for a moment
+_MAX_DOUBTS = 3  # repeated captures of a stack that may be incomplete only for a moment
 _POLL_SLEEP_S = 0.000_05  # pause in seconds between two checks whether a thread sleeps
 _SELDOM = 100  # divisor: a thread that runs for less than 1/100 of the time runs seldom
 _MIN_PATIENCE_NS = 1_000_000  # shortest wait in ns until a sleeping thread stops
 
-# A kernel worker (io_uring, vhost) is a thread of the process that runs no code of the program.  Its kernel
-# functions are known only while it sleeps, and only with --kernel.
+# A kernel worker (io_uring, vhost) is a thread of the process that runs no code of the program.  sfsample
+# can read the kernel functions of a worker only while the worker sleeps, and only with --kernel.
 _KERNEL_WORKER = ("kernel_worker",)
 
 _CUT_SHORT = "only the innermost part of a stack was copied, as copying took longer than --max-pause"
@@ -62,7 +62,7 @@ class CapturedStack(NamedTuple):
     generation: int  # version of the module map
     modules: tuple[Module | None, ...]  # module of each frame
     kernel: tuple[str, ...] = ()  # kernel functions in which the thread was, innermost first
-    again: int = 0  # number of outermost frames that the last capture has, too, in the same modules
+    again: int = 0  # number of outermost frames that equal those of the last capture, modules included
     stops: tuple[ThreadSnapshot, ...] = ()  # snapshots for which sfsample stopped the thread
     reading: SleepingThread | None = None  # the last snapshot, if sfsample took it without a stop
     python: PythonStack | None = None  # the Python frames
@@ -70,9 +70,9 @@ class CapturedStack(NamedTuple):
 
 
 class ThreadCapturer:
-    """Captures threads of one process, from `source`; `stop` False: without ever stopping a thread.
+    """Captures threads of one process, from `source`; `stop` False: never stops a thread.
 
-    `kernel` None: with the system call of a running thread; True: kernel functions of a sleeping one, too.
+    `kernel` None: adds the system call of a running thread; True: also the kernel functions of sleepers.
     """
 
     def __init__(
@@ -96,10 +96,10 @@ class ThreadCapturer:
     ) -> CapturedStack | NotCaptured:  # fmt: skip
         """Capture and unwind a thread; capture it again if the walk needed memory that was not copied.
 
-        `state`: letter of the thread's state (proc(5)); a thread in R is not read, a thread in D is never
-        stopped.  `patience_ns`: the longest wait until the thread stops.  `stop_filter`: the threads that may
-        be stopped; with `AWAKE_THREADS`, a thread that falls asleep meanwhile is read.  `last`: the frames of
-        the last capture.  Raises as `LiveProcess.capture`.
+        `state`: letter of the thread's state (proc(5)); R: the thread is not read; D: it is not stopped.
+        `patience_ns`: the longest wait until the thread stops.  `stop_filter`: the threads that may be
+        stopped; with `AWAKE_THREADS`, a thread that has fallen asleep is read.  `last`: the frames of the
+        last capture.  Raises the errors of `LiveProcess.capture`.
         """
         process = self._process
         stops: list[ThreadSnapshot] = []
@@ -115,7 +115,7 @@ class ThreadCapturer:
                 if taken.reason is Reason.PENDING:
                     thread.asked_generation = generation
                 if stop_filter is AWAKE_THREADS and taken.reason is Reason.OFF_CPU and not is_last:
-                    state = "S"  # the thread has fallen asleep meanwhile
+                    state = "S"  # the new state: the thread has fallen asleep
                     continue
                 _log.debug("thread %d not captured (%s): %s", thread.tid, taken.reason.name, taken.detail)
                 return taken._replace(stops=(*stops, *taken.stops))
@@ -123,34 +123,25 @@ class ThreadCapturer:
             if snapshot.capture is Capture.STOPPED:
                 stops.append(snapshot)
                 evidence = snapshot.scheduler
-                # a checkpoint captured the thread before this check, perhaps after the libraries had changed
+                # a checkpoint has made this capture before the check: other libraries may have been mapped
                 if evidence and evidence.stopped_ns < checked_ns and asked != generation:
                     checked = frozenset()
             if not is_last and (process.copy.learn(thread, stack) or self.go.learn(thread, snapshot, stack)):
-                _log.debug("thread %d is captured again: another stack of it was found", thread.tid)
+                _log.debug("thread %d is captured again: the walk leads to another stack", thread.tid)
                 continue
-            if self.python is not None and stack.stop_reason is not StopReason.OUTERMOST:
-                stack = self.python.over_breaks(thread, snapshot, stack, self._unwinder.resume)
-            captured = self._captured(snapshot, stack, last)
-            if self.python is not None:
-                has_gil = self.python.has_gil(thread, snapshot.memory, stack.frames)
-                python = self.python.stack(thread, snapshot.memory, stack.frames)
-                captured = captured._replace(python=python, has_gil=has_gil)
-                # a sleeping thread can be read again without a stop
-                if reading is not None and attempt < _MAX_DOUBTS and self.python.is_doubtful(python):
-                    continue
-            # a library that is unmapped for a moment may cut a stack short
+            captured = self._with_python(thread, snapshot, stack, last)
+            stack = captured.stack
+            # a sleeping thread can be read again without a stop
+            if reading is not None and attempt < _MAX_DOUBTS and self._is_doubtful(captured):
+                continue
+            # the cause may be a library that is unmapped only for a moment
             cut_short = stack.stop_reason is not StopReason.OUTERMOST and process.modules.has_unmapped_files
-            # the walk has read the maps anew: they may be of a later time than the copy
+            # the walk has read the maps again: they may be newer than the copy
             is_behind = generation and process.modules.generation != generation and not attempt
             if self._is_certain(thread, stack, captured.modules, checked) and not (
                 is_behind or (cut_short and attempt < _MAX_DOUBTS)
             ):
-                kernel = captured.kernel
-                if reading is not None and self._with_kernel:
-                    kernel = self._kernel(thread, reading) or kernel
-                elif snapshot.scheduler is not None and self._with_kernel is not False:
-                    kernel = kernel or _running_call(snapshot.scheduler)
+                kernel = self._kernel(thread, captured, reading)
                 return captured._replace(stops=tuple(stops), reading=reading, kernel=kernel)
             _log.debug("thread %d is captured again: libraries may have changed meanwhile", thread.tid)
             process.modules.allow_refresh()  # the next capture sees the change
@@ -159,18 +150,18 @@ class ThreadCapturer:
         )
 
     def prepare(self, thread: Thread) -> None:
-        """Make the next copy of a thread include the memory that its Python frames need."""
+        """Let the next copy of a thread include the memory that its Python and Go frames need."""
         thread.beside = None if self.python is None else thread.beside
         if self.python is not None:
             self.python.prepare(thread)
         self.go.prepare(thread)
 
     def walk(self, snapshot: ThreadSnapshot, last: Located | None = None) -> CapturedStack:
-        """Unwind a snapshot that exists already; neither check nor capture anything again."""
+        """Unwind an existing snapshot, without any check and without another capture."""
         return self._captured(snapshot, self._unwinder.walk(snapshot), last)
 
     def goroutines(self, should_stop: Callable[[], bool]) -> Iterator[FoundGoroutine]:
-        """Yield all goroutines of a Go program, with the stacks of those that no thread runs."""
+        """Yield all goroutines of a Go program.  The stack of a goroutine is None while a thread runs it."""
         for goroutine in self.go.goroutines(should_stop):
             stack = self.parked_stack(goroutine) if goroutine.stack else None
             unlocks = self.go.unlocks(goroutine, stack) if stack is not None else ()
@@ -184,13 +175,13 @@ class ThreadCapturer:
         return self._unwinder.walk_parked(ThreadSnapshot(0, registers, memory, False, 0, False, arch))
 
     def stop_breaks_call(self, thread: Thread) -> bool:
-        """Return True if a stop would break the system call in which the thread slept at its last reading."""
+        """Return True if a stop would break the system call in which sfsample last saw the thread asleep."""
         return thread.asleep is not None and not self.source.restarts(thread.asleep)
 
     def wait_until_asleep(self, thread: Thread, until_ns: int) -> bool:
-        """Wait until a thread sleeps, at most until `until_ns`; return True if the wait took some time.
+        """Wait until a thread sleeps, or until `until_ns` (perf_counter_ns).
 
-        A stop just before the thread falls asleep could make its system call fail.
+        Return True if the thread was awake.  A stop just before a sleep could make a system call fail.
         """
         waited, asleep = False, thread.files.asleep
         while self._stop and asleep() is None and time.perf_counter_ns() < until_ns:
@@ -198,7 +189,7 @@ class ThreadCapturer:
             waited = True
         return waited
 
-    # -- read it, or stop it
+    # -- reading or stopping a thread
 
     def _take(
         self, thread: Thread, state: str, patience_ns: int, stop_filter: StopFilter
@@ -254,7 +245,7 @@ class ThreadCapturer:
     def _stop_asleep(
         self, thread: Thread, state: str, reading: SleepingThread, patience_ns: int
     ) -> _Walked | NotCaptured | None:
-        """Stop a sleeping thread, and keep what the stop shows; None: it cannot be stopped."""
+        """Stop a sleeping thread, and keep its registers for later captures; None: it cannot be stopped."""
         _log.debug("thread %d sleeps, and is stopped: its stack depends on a register", thread.tid)
         taken = self._capture_running(thread, state, max(patience_ns, _MIN_PATIENCE_NS), ANY_THREAD)
         thread.asked_asleep = reading.asleep
@@ -284,11 +275,35 @@ class ThreadCapturer:
             return NotCaptured(Reason.NOT_STOPPABLE, "it runs, and nothing may be stopped (--no-stop)")
         return self.source.capture(thread, patience_ns, stop_filter)
 
-    def _kernel(self, thread: Thread, reading: SleepingThread) -> tuple[str, ...]:
-        """Return the kernel functions in which a thread sleeps; (): unknown, or it has run since."""
-        functions, counters = thread.files.kernel_stack(), thread.files.counters()
-        self.kernel_refused |= functions is None and counters is not None
-        return functions or () if counters == reading.counters else ()
+    def _with_python(
+        self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack, last: Located | None
+    ) -> CapturedStack:
+        """Return the capture with its Python frames, if they are wanted."""
+        if self.python is None:
+            return self._captured(snapshot, stack, last)
+        if stack.stop_reason is not StopReason.OUTERMOST:
+            stack = self.python.over_breaks(thread, snapshot, stack, self._unwinder.resume)
+        has_gil = self.python.has_gil(thread, snapshot.memory, stack.frames)
+        python = self.python.stack(thread, snapshot.memory, stack.frames)
+        return self._captured(snapshot, stack, last)._replace(python=python, has_gil=has_gil)
+
+    def _is_doubtful(self, captured: CapturedStack) -> bool:
+        """Return True if another capture may show Python frames that this one lacks."""
+        return self.python is not None and self.python.is_doubtful(captured.python)
+
+    def _kernel(
+        self, thread: Thread, captured: CapturedStack, reading: SleepingThread | None
+    ) -> tuple[str, ...]:
+        """Return the kernel functions of a thread, as far as the flags ask for them; empty if unknown."""
+        evidence = captured.snapshot.scheduler
+        if reading is not None and self._with_kernel:
+            functions, counters = thread.files.kernel_stack(), thread.files.counters()
+            self.kernel_refused |= functions is None and counters is not None
+            if functions and counters == reading.counters:  # it has slept on
+                return functions
+        elif evidence is not None and self._with_kernel is not False:
+            return captured.kernel or _running_call(evidence)
+        return captured.kernel
 
     def gil(self, thread: Thread) -> Gil | None:
         """Return the GIL that a thread needs to run Python; None: unknown, or there is none."""
@@ -296,7 +311,7 @@ class ThreadCapturer:
 
     @property
     def language_problems(self) -> tuple[str, ...]:
-        """Reasons why Python frames are not shown, or why stacks of Go end early; empty if there are none."""
+        """Reasons why Python frames are missing, or why Go stacks end early."""
         python = "" if self.python is None else self.python.problem
         return tuple(filter(None, (python, self.go.problem, self.go.lost)))
 
@@ -312,7 +327,7 @@ class ThreadCapturer:
     # -- the libraries in which a stack lies
 
     def _check_libraries(self, thread: Thread) -> frozenset[Module]:
-        """Return the modules that the stack may show and that are still mapped at their addresses."""
+        """Check that the modules of the last stack and unstable modules are still mapped; return them."""
         process = self._process
         self._have_moved(thread.modules | process.modules.unstable_modules)
         expected = thread.modules | process.modules.unstable_modules
@@ -346,7 +361,7 @@ class ThreadCapturer:
     def _have_moved(self, modules: frozenset[Module], without_module: frozenset[int] = frozenset()) -> bool:
         """Return True if pages of these modules were replaced since the maps were read.
 
-        A capture of all threads has read the maps while they stood still, so it needs no later ones.
+        False for a `ConsistentCapture`: it has read the maps while all threads were stopped.
         """
         identities = self._process.identities
         return self.source is self._process and identities.moved(modules, without_module)
@@ -375,7 +390,7 @@ def _running_call(evidence: SchedulerEvidence) -> tuple[str, ...]:
 
 
 def is_seldom(ran_ns: int, of_ns: int) -> bool:
-    """Return True if a thread that ran for `ran_ns` of `of_ns` ran for less than one percent of the time."""
+    """Return True if a thread runs seldom: for at most 1 percent of the time (`ran_ns` of `of_ns`)."""
     return ran_ns * _SELDOM <= of_ns
 
 

@@ -1,7 +1,7 @@
 """Captures a running thread: stops it, copies registers and a piece of stack, and lets it run again.
 
-While the thread is stopped (`_stop_and_copy`), sfsample makes system calls and nothing else.  It does all
-parsing, look-ups of modules and allocations before or after.  It releases the thread whatever happens.
+While the thread is stopped (`_stop_and_copy`), sfsample only makes system calls.  It does all parsing,
+look-ups of modules and allocations before the stop or after the release.  It always releases the thread.
 """
 
 import gc
@@ -24,10 +24,10 @@ _NO_CPU = "it has no CPU"
 
 
 class StopFilter(NamedTuple):
-    """Which threads may be stopped.
+    """The rule for which threads may be stopped.
 
-    With `wake_up`, a thread that waits for a CPU must not be stopped either, unless sfsample took the CPU
-    from that thread.  If the kernel does not show which thread has a CPU, `wake_up` has no effect.
+    With `wake_up`, sfsample does not stop a thread that waits for a CPU, unless sfsample itself took the CPU
+    from this thread.  If the kernel does not show which thread has a CPU, `wake_up` has no effect.
     """
 
     awake: bool  # True: sleeping threads must not be stopped
@@ -39,11 +39,11 @@ AWAKE_THREADS: Final = StopFilter(awake=True)
 
 
 class CopiedThread(NamedTuple):
-    """What was read of a thread while it was stopped."""
+    """The values that sfsample read while a thread was stopped."""
 
     sp: int
     counters: bytes | None  # None: another process has the thread id
-    mended: bool
+    mended: bool  # True: `mend` made the interrupted system call restart
 
 
 def copy_stopped(
@@ -78,23 +78,23 @@ class RunningCapture:
         self.pid = pid
         self._copy = copy
         self.tracer = Tracer(pid, arch, child=child)
-        # captures that checkpoints have made: the next `capture` of the thread returns them
+        # captures that checkpoints have made; the next `capture` of the thread returns them
         self._collected: dict[Thread, ThreadSnapshot | NotCaptured] = {}
-        self._is_holding = False  # this capture is in PENDING_STOPS
+        self._is_holding = False  # True: PENDING_STOPS has `collect_stopped`
         self._busy = False
         self.max_held_ns = NO_LIMIT_NS
 
     @property
     def is_active(self) -> bool:
-        """True if a stop is pending, or if the caller has not yet fetched a capture of a checkpoint."""
+        """True if a stop is pending, or if the caller has not yet fetched a capture made by a checkpoint."""
         return bool(self.tracer.pending or self._collected)
 
     def capture(
         self, thread: Thread, patience_ns: int = PATIENCE_NS, stop_filter: StopFilter = ANY_THREAD
     ) -> ThreadSnapshot | NotCaptured:
-        """Stop a thread, copy it and let it run; do everything else after that.
+        """Stop a thread, copy registers and stack, and release it; do all other work after the release.
 
-        The decision whether the thread may be stopped comes last, so that it still holds at the stop.
+        The check whether the thread may be stopped comes last, so that its answer still holds at the stop.
         """
         if thread in self._collected:
             return self._collected.pop(thread)
@@ -152,7 +152,7 @@ class RunningCapture:
     # -- before the stop
 
     def _look_before(self, thread: Thread, stop_filter: StopFilter) -> NotCaptured | None:
-        """Note the scheduler's figures; return the reason not to stop the thread, or None."""
+        """Store the scheduler's figures; return the reason why the thread must not be stopped, or None."""
         before = thread.stop.before = self._observe(thread, stop_filter)
         if before.on_cpu or not stop_filter.awake:
             return None
@@ -178,7 +178,7 @@ class RunningCapture:
     def _observe(self, thread: Thread, stop_filter: StopFilter) -> BeforeStop:
         """Read the scheduler's figures of a thread, all at one instant if possible.
 
-        The sleep is read first, since a thread that waits for a CPU cannot fall asleep before it gets one.
+        `asleep` is read first, because a thread that waits for a CPU cannot fall asleep before it gets one.
         """
         files = thread.files
         counters = files.counters()
@@ -204,7 +204,7 @@ class RunningCapture:
                     self._collected[thread] = captured
 
     def release_pending(self) -> bool:
-        """Release threads that stopped too late, without a capture; return True if no stop is pending."""
+        """Release threads that stopped late, without a capture; return True if no stop is pending."""
         self._collected.clear()  # captures that the caller has not fetched
         if not self._is_holding:
             return True  # no thread is held, and no stop is pending
@@ -214,7 +214,7 @@ class RunningCapture:
         return released
 
     def close(self) -> None:
-        """Forget pending stops: the kernel releases the threads when the tracing OS thread ends."""
+        """Leave PENDING_STOPS.  The kernel releases late threads when the tracing OS thread ends."""
         if self._is_holding:
             self._is_holding = False
             REAL_TIME_PRIORITY.end()

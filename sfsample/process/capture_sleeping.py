@@ -1,9 +1,9 @@
 """Captures a sleeping thread by reading /proc and its memory, without stopping it.
 
 A thread that does not run does not change.  /proc/PID/task/TID/syscall gives its pc, its sp and the arguments
-of its system call; process_vm_readv(2) gives its stack.  The scheduler's counters, read before and after,
-prove that the thread has not run meanwhile.  The snapshot has no other registers, because their values are
-unknown.  A walk that needs such a register says so.
+of its system call; process_vm_readv(2) gives its stack.  If the scheduler's counters are equal before and
+after, the thread has not run meanwhile.  The snapshot has no other registers, because their values are
+unknown.  A walk that needs an unknown register says so.
 
 Source: proc(5), /proc/PID/syscall and schedstat; Linux lib/syscall.c (collect_syscall): the kernel reads the
 registers, and checks before and after this that the thread sleeps; otherwise it writes "running".  For a
@@ -66,7 +66,7 @@ def _registers(arch: Arch, asleep: SyscallInfo, counters: bytes) -> Registers:
     # the kernel does not change the argument registers; glibc's vfork keeps its return address in one of them
     registers.update(zip(layout.arguments, asleep.args, strict=False))
     stat = parse_schedstat(counters)
-    if not (stat.times if stat else any(map(int, re.findall(rb"\d+", counters)))):  # it never had a CPU
+    if not (stat.times if stat else any(map(int, re.findall(rb"\d+", counters)))):  # a thread that never ran
         registers[layout.result] = 0  # result of clone(2) in the new thread
     registers.update({arch.pc: asleep.pc, arch.sp: asleep.sp})
     return registers

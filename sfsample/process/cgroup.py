@@ -1,4 +1,4 @@
-"""Finds the control group of processes, to which timers of CPUs can be limited.
+"""Finds the control group of processes.  sfsample can limit timers of CPUs to a control group.
 
 Source: cgroups(7), /proc/PID/cgroup; proc_pid_mountinfo(5).
 """
@@ -9,7 +9,7 @@ from sfsample.process.procfs import read_text
 
 
 def common_cgroup(pids: Collection[int]) -> str | None:
-    """Return the directory of the version 2 control group that all processes are in; None: unknown.
+    """Return the directory of the version 2 control group that contains all processes; None: unknown.
 
     The directory must list the processes.  Otherwise the path in /proc is wrong: it belongs to another cgroup
     namespace, or only a part of the tree is mounted.

@@ -31,20 +31,20 @@ Captures = dict[int, ThreadSnapshot | NotCaptured]
 
 
 class ConsistentCapture(NamedTuple):
-    """The captured threads, by thread id.  `ThreadCapturer` uses it in place of a `LiveProcess`."""
+    """The captured threads, by thread id.  For `ThreadCapturer`, this object replaces a `LiveProcess`."""
 
     stopped: Captures
     asleep: dict[int, SleepingThread]
     ran: tuple[int, ...]  # sleeping threads that ran meanwhile: their stacks are from another instant
 
     def read(self, thread: Thread) -> SleepingThread | None:
-        """Return a thread that slept."""
+        """Return the reading of a thread that slept; None: it did not sleep, or could not be read."""
         return self.asleep.get(thread.tid)
 
     def capture(
         self, thread: Thread, _patience_ns: int, _stop_filter: StopFilter
     ) -> ThreadSnapshot | NotCaptured:
-        """Return a thread that was stopped."""
+        """Return the snapshot of a thread that was stopped, or the reason why there is none."""
         return self.stopped.get(thread.tid, _NOT_AT_THAT_INSTANT)
 
     def restarts(self, _asleep: SyscallInfo) -> bool:
@@ -86,7 +86,7 @@ def capture_consistently(process: LiveProcess) -> ConsistentCapture:
 def _stop_running(
     process: LiveProcess, tracers: dict[int, Tracer], failed: Captures
 ) -> dict[int, bytes | None]:
-    """Stop threads until none runs; return the scheduler's counters of those that sleep."""
+    """Stop threads until no thread runs; return the scheduler's counters of the sleeping threads."""
     asleep: dict[int, bytes | None] = {}
     proc, arch = process.proc, process.running_capture.tracer.reader.arch
     for _ in range(_MAX_ROUNDS):
@@ -108,7 +108,7 @@ def _stop_running(
 
 
 def _release_late(tracers: dict[int, Tracer]) -> None:
-    """Release threads that stop late.  After that, the kernel releases them when the tracing thread ends."""
+    """Release threads that stop late.  If a thread stops later still, the end of the tracer releases it."""
     deadline = time.monotonic() + _LATE_STOP_S
     late = list(tracers.values())
     while (late := [each for each in late if not each.release_pending()]) and time.monotonic() < deadline:

@@ -1,7 +1,7 @@
 """Presents a core file as a process: module map, memory, and a snapshot of each thread.
 
-sfsample reads memory that was not dumped from the mapped files.  sfsample uses a file only if it has the same
-bytes as the dumped part of its mapping.  Only the constructor raises; a later failure of a thread or a module
+If memory was not dumped, sfsample reads it from the mapped files.  sfsample uses a file only if its bytes
+equal the dumped part of its mapping.  Only the constructor raises; a later failure of a thread or a module
 becomes a line of `problems`.
 """
 
@@ -36,14 +36,14 @@ _PF_R = 4  # bit "readable" of a segment's p_flags
 
 
 class CoreMemory:
-    """The dumped memory, by address; memory that was not dumped comes from the mapped files."""
+    """The dumped memory by address.  Other memory comes from the mapped files."""
 
     def __init__(self, core: CoreFile) -> None:
         self._core = core
         self._segments = sorted((s for s in core.segments if s.filesz), key=lambda s: s.vaddr)
         self._starts = [s.vaddr for s in self._segments]
         self.modules: ModuleMap | None = None  # mapped files; None until the map is built from this memory
-        self._owners: dict[Mapping, Module | None] = {}  # owners of mappings without code
+        self._owners: dict[Mapping, Module | None] = {}  # module to which a mapping without code belongs
         self.byteorder = core.byteorder
 
     def word(self, address: int) -> int | None:
@@ -60,7 +60,7 @@ class CoreMemory:
         return None if module is None else module.code(address, size)
 
     def _owner_of_constant(self, modules: ModuleMap, address: int) -> Module | None:
-        """Return the module whose file has `address` in a segment that is never written to."""
+        """Return the module that has `address` in a segment that no process writes to."""
         mapping = modules.any_mapping(address)
         if mapping is None or not mapping.is_file or mapping.executable:
             return None
@@ -72,7 +72,7 @@ class CoreMemory:
         return owner if owner is not None and owner.image.is_constant(owner.vaddr(address)) else None
 
     def dumped(self, address: int, size: int) -> bytes | None:
-        """Return exactly `size` bytes; None: the core file itself does not have them."""
+        """Return exactly `size` bytes; None: the core file itself does not have these bytes."""
         at = bisect_right(self._starts, address) - 1
         if at < 0 or size < 0:
             return None
@@ -85,7 +85,7 @@ class CoreMemory:
 
 
 def open_core(path: str, exe: str | None = None, sysroot: str = "") -> "CoreProcess":
-    """Open a core file; `exe` and `sysroot`: as `CoreImages`.  Raises CoreError."""
+    """Open a core file; `exe` and `sysroot`: see `CoreImages`.  Raises CoreError."""
     try:
         image = ElfImage(map_and_close(open_regular(path)), path, is_core=True)
         return CoreProcess(image, exe, sysroot)
@@ -101,7 +101,7 @@ def open_core(path: str, exe: str | None = None, sysroot: str = "") -> "CoreProc
 
 
 class CoreProcess:
-    """A process as its core file describes it.  Raises FormatError when the file is damaged beyond use."""
+    """A process as its core file describes it.  Raises FormatError if the damage makes the file useless."""
 
     def __init__(self, image: ElfImage, exe: str | None = None, sysroot: str = "") -> None:
         arch = arch_of(image.machine, image.byteorder)
@@ -149,7 +149,7 @@ class CoreProcess:
         )
 
     def _maps(self) -> tuple[Mapping, ...]:
-        """Return the mappings: the segments have the permissions, the note NT_FILE has the paths.
+        """Return the mappings: permissions come from the segments, paths come from the note NT_FILE.
 
         gdb writes no segment for memory that it does not dump, such as code.
         """
@@ -172,7 +172,7 @@ class CoreProcess:
 
 
 class CoreImages:
-    """Opens the mapped files below `sysroot`, and the file `exe` in place of the program."""
+    """Opens the mapped files below `sysroot`; the file `exe` replaces the file of the program."""
 
     def __init__(self, core: CoreFile, memory: CoreMemory, exe: str | None, sysroot: str) -> None:
         self._core = core
@@ -187,7 +187,7 @@ class CoreImages:
         self._images: dict[str, ElfImage] = {}
 
     def __call__(self, mapping: Mapping) -> ElfImage:
-        """Return the image behind a mapping.  Raises CoreError or FormatError if there is none."""
+        """Return the image behind a mapping.  Raises CoreError or FormatError if no file fits."""
         if mapping.path == "[vdso]":
             return self._from_memory(mapping)
         refusals = []
@@ -231,7 +231,7 @@ class CoreImages:
         yield self._sysroot + mapping.path, partial(self.root.open, mapping.path)
 
     def _difference(self, image: ElfImage, mapping: Mapping) -> str:
-        """Return the build-ids of the image and of the mapped file as text; "": the mapped one is unknown."""
+        """Return the build-ids of the image and of the mapped file as text; "": the second is unknown."""
         start = next((f.start for f in self._core.files if (f.path, f.offset) == (mapping.path, 0)), None)
         head = None if start is None else self._memory.dumped(start, PAGE)
         try:
@@ -241,7 +241,7 @@ class CoreImages:
         return f" (build-id {image.build_id or 'none'}, mapped was {mapped})" if mapped else ""
 
     def _is_mapped(self, image: ElfImage, mapping: Mapping) -> bool:
-        """Return True if the image has the dumped headers and notes, as far as they were dumped."""
+        """Return True if the dumped parts of headers and notes equal those of the image."""
         if image.machine != self._core.image.machine:
             return False
         bias = image.load_bias(mapping.start, mapping.offset, executable=mapping.executable)
@@ -251,12 +251,12 @@ class CoreImages:
         compared = [data == bytes(image.loaded(*part) or b"") for part, data in dumped.items() if data]
         if not compared:
             self.problems.append(
-                f"{image.name} is not confirmed: the core file has nothing of {mapping.path}"
+                f"{image.name} is not confirmed: the core file has no bytes of {mapping.path}"
             )
         return all(compared)
 
     def _from_memory(self, mapping: Mapping) -> ElfImage:
-        """Make an image of a mapping (the vdso) that was dumped completely, from its ELF header on."""
+        """Make an image of a mapping (the vdso) that was dumped completely and begins with an ELF header."""
         size = mapping.end - mapping.start
         data = self._memory.dumped(mapping.start, size) if mapping.offset == 0 else None
         if data is None:

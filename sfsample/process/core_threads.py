@@ -1,9 +1,8 @@
-"""Finds out what the threads of a core file did: their Python frames, and the system call of each.
+"""Finds the Python frames and the system call of each thread of a core file.
 
-One budget limits what sfsample reads of Python for all threads together.  sfsample reports a system call only
-if the result register shows that the kernel interrupted one, and a system call instruction lies before the
-pc.  sfsample has only the table of this machine's system calls, so the core file must have the same
-architecture.
+One budget limits the reads of Python's memory for all threads together.  sfsample reports a system call only
+if the result register shows an interrupted call, and the instruction before the pc is a system call.
+sfsample has only the table of this machine's system calls, so the core file must have the same architecture.
 
 Source: include/linux/errno.h (ERESTARTSYS).
 """
@@ -30,13 +29,13 @@ from sfsample.runtimes.cpython.python_stack import Names, PythonStack
 from sfsample.runtimes.cpython.threads import SHARED, Gil, read_gil, thread_states
 
 _UNLISTED = "no Python frames: the core file has no list of Python's threads"
-_SPENT = "Python frames are missing: the core file has more than sfsample reads"
+_SPENT = "Python frames are missing: the core file has more Python data than sfsample reads"
 _INTERRUPTED = (-4, -512, -513, -514, -516)  # EINTR, ERESTARTSYS, -NOINTR, -NOHAND, ERESTART_RESTARTBLOCK
 _SIGN_BIT = 1 << 63
 
 
 class CorePython:
-    """Python in a core file.  A `tid` is a thread's id in the pid namespace of the process."""
+    """The Python threads in a core file.  A `tid` is a thread's id in the pid namespace of the process."""
 
     def __init__(self, core: CoreProcess) -> None:
         self._budget = Budget(DUMP_NS)
@@ -64,7 +63,7 @@ class CorePython:
         return (problem,) if problem else ()
 
     def stack(self, tid: int, frames: Sequence[Frame]) -> PythonStack | None:
-        """Return the Python frames of a thread with the native frames `frames`; None: it has none."""
+        """Return the Python frames of a thread; `frames`: its native frames; None: no Python frames."""
         states = () if self._interpreter is None else self._states.get(tid, ())
         if not states:
             return None
@@ -73,14 +72,14 @@ class CorePython:
         return self._names.named(placed) if placed.activations or not placed.is_whole else None
 
     def gil(self, tid: int) -> Gil | None:
-        """Return the GIL of a thread; None: it is unknown, or there is none."""
+        """Return the GIL of a thread; None: unknown, or no GIL."""
         if self._interpreter is None or not (states := self._states.get(tid)):
             return None
         return read_gil(self._interpreter, states[0], self._memory.read)
 
 
 def core_call(core: CoreProcess, thread: CoreThread) -> DecodedSyscall | None:
-    """Return the system call that a thread slept in, decoded as far as its memory was dumped."""
+    """Return the system call in which a thread slept, decoded as far as its memory was dumped."""
     known, words = _words(core, thread)
     arch, layout = core.arch, layout_of(core.arch)
     if known is None or _signed(words[layout.word(layout.result)]) not in _INTERRUPTED:
@@ -99,7 +98,7 @@ def core_call(core: CoreProcess, thread: CoreThread) -> DecodedSyscall | None:
 
 
 def own_tid(core: CoreProcess, thread: CoreThread) -> int:
-    """Return the tid that glibc has for a thread; gcore writes the tid in the pid namespace of gcore."""
+    """Return the tid that glibc stores for a thread; gcore writes the tid in gcore's own pid namespace."""
     known, words = _words(core, thread)
     start = words[known.thread] if known else 0
     if known is None or not start or {core.memory.word(start), core.memory.word(start + 16)} != {start}:
@@ -109,7 +108,7 @@ def own_tid(core: CoreProcess, thread: CoreThread) -> int:
 
 
 def _words(core: CoreProcess, thread: CoreThread) -> tuple[CoreWords | None, tuple[int, ...]]:
-    """Return the indexes of the words that are no registers in NT_PRSTATUS, and all words; None: unknown."""
+    """Return the machine's `CoreWords`, and all words of NT_PRSTATUS; (None, ()): unknown."""
     layout, raw = layout_of(core.arch), thread.sets.get(NT_PRSTATUS, b"")
     size = layout.sets[0].size
     if os.uname().machine != core.arch.name or len(raw) < size:

@@ -1,13 +1,13 @@
 """Finds the descendants of processes as they are created.
 
 sfsample opens each descendant once, soon after its creation.  sfsample lists /proc if the caller requests it,
-or if the kernel has assigned an id since the last listing, and reads only the new entries.  (An entry with a
-new inode is another process with a reused id.)  If a process ends before sfsample sees its child, the child
-belongs to init, and sfsample does not find it.  sfsample and its children are left out.
+or if the kernel has assigned an id since the last listing.  Then it reads only the new entries.  (An entry
+with a new inode is another process with a reused id.)  If a process ends before sfsample sees its child, the
+child belongs to init, and sfsample does not find it.  sfsample and its own children are left out.
 
 Source: proc(5), /proc/PID/stat: the fourth field is the parent.  (/proc/PID/task/TID/children needs
-CONFIG_PROC_CHILDREN and would have to be read for every thread of every process.)  Times are clock ticks; the
-children's times are of children waited for.
+CONFIG_PROC_CHILDREN, and sfsample would have to read it for every thread of every process.)  Times are clock
+ticks; the times of children count only children that the process has waited for.
 """
 
 import os
@@ -21,29 +21,29 @@ from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import NewIds, stat_of
 
-_LOOK_S = 0.1  # seconds between two looks at the CPU time of the children: ten clock ticks
+_LOOK_S = 0.1  # seconds between two readings of the children's CPU time: ten clock ticks
 
 
 class Descendants:
-    """The descendants of `pids`; `open_process` opens one."""
+    """The descendants of `pids`; `open_process` opens a process by its pid."""
 
     def __init__(self, pids: Iterable[int], open_process: Callable[[int], LiveProcess]) -> None:
         self._new_ids = NewIds()
         self._open = open_process
         self._members = {pid: stat.starttime for pid in pids if (stat := stat_of(pid))}  # start times
         self._seen: set[tuple[int, int]] = set()  # pid and inode of every process at the last listing
-        self.waiting: deque[tuple[int, Stat]] = deque()  # found, but not yet yielded
+        self.waiting: deque[tuple[int, Stat]] = deque()  # new descendants that are not yet yielded
 
     def open_new(self, *, force: bool) -> Iterator[LiveProcess | TargetError]:
-        """Open and yield new descendants, or the error for one that cannot be opened.
+        """Open and yield new descendants; for a descendant that cannot be opened, yield the error.
 
-        `force`: list /proc even if no id was assigned.  If the caller stops early, the next call goes on.
+        `force`: list /proc even if no id was assigned.  If the caller stops early, the next call continues.
         """
         if not self.waiting and (self._new_ids.any() or force):
             self.waiting.extend(self.list_new())
         while self.waiting:
             pid, stat = self.waiting.popleft()
-            if stat.is_over:  # quicker than opening: there may be thousands of zombies
+            if stat.is_over:  # a quick check: there may be thousands of zombies
                 yield NoSuchProcess(pid, f"process has ended: {pid}")
                 continue
             try:
@@ -76,12 +76,12 @@ class Descendants:
             joined += children.pop(pid, ())
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file of `NewIds`."""
         self._new_ids.close()
 
 
 def why_no_samples(pids: list[int]) -> tuple[str, str] | None:
-    """Return the state of processes that do not run, and a way to get samples; None: they just sleep."""
+    """Return why processes do not run, and how to get samples; None: the processes just sleep."""
     if all((stat := stat_of(pid)) and stat.state == "T" for pid in pids):
         return "it is stopped", f"to resume it: kill -CONT {' '.join(map(str, pids))}"
     _, before = _children(pids)
@@ -89,7 +89,7 @@ def why_no_samples(pids: list[int]) -> tuple[str, str] | None:
     number, after = _children(pids)
     if after <= before:
         return None
-    running = {0: "children that it starts run", 1: "its child runs"}.get(number, "its children run")
+    running = {0: "its short-lived children run", 1: "its child runs"}.get(number, "its children run")
     return f"idle, while {running}", "to sample them too: -s"
 
 

@@ -1,16 +1,16 @@
-"""Keeps stops from costing a program the privileges that its file gives it: setuid, setgid, capabilities.
+"""Prevents stops that would cost a program the privileges of its file: setuid, setgid, capabilities.
 
 execve(2) gives no privileges while a process without CAP_SYS_PTRACE traces the calling thread.  /proc does
 not show that a running thread is in execve.  A thread that is asked to stop during execve stops only at the
 end of execve, without the privileges.
 
-Most processes that execute such a program (sudo) were created to execute it: a child of a shell, a wrapper
-script.  Such a process is young.  So sfsample stops no process that has used little CPU time.  (The age in
-seconds says less: the process may have waited for a CPU.)
+Most processes that execute such a program (sudo) were created for this: a child of a shell, a wrapper script.
+Such a process is young.  So sfsample stops no process that has used little CPU time.  (The age in seconds
+says less, because the process may have waited for a CPU.)
 
 Source: Linux fs/exec.c, check_unsafe_exec, and begin_new_exec (clears PF_FORKNOEXEC); security/commoncap.c,
 cap_bprm_creds_from_file; kernel/capability.c, ptracer_capable: the capability counts in the target's user
-namespace.  sfsample can trace only a process in whose namespace its own capabilities count, so these decide.
+namespace.  sfsample's capabilities count for every process that it can trace, so it checks only its own.
 """
 
 import os
@@ -24,8 +24,8 @@ TOO_YOUNG = (
     "its privileges (run as root, or permit timers: sysctl kernel.perf_event_paranoid=1)"
 )
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_FORKED_S = 0.5  # CPU time of a process that has not called execve(2) since it was created
-_EXECUTED_S = 0.1  # CPU time of a process that has called execve(2)
+_FORKED_S = 0.5  # CPU time in s up to which a process is young if it has not called execve(2)
+_EXECUTED_S = 0.1  # CPU time in s up to which a process is young if it has called execve(2)
 
 
 def stops_keep_privileges() -> bool:

@@ -26,7 +26,7 @@ _MAX_SHOWN_COMMAND = 100  # characters of a command line
 
 
 class TargetFinder:
-    """Looks for a target."""
+    """Finds the processes of one target."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -99,16 +99,16 @@ class TargetFinder:
         except (KeyError, ValueError):  # ValueError: number of more than 4,300 digits
             raise UsageError(f"no such user: {user}", _users(groups)) from None
         if not (pids := programs(groups.get(uid, ()))):
-            raise NoSuchProcess(0, f"no such process: none is run by user {user}", _users(groups))
+            raise NoSuchProcess(0, f"no such process: no process runs as user {user}", _users(groups))
         return pids
 
 
 def _the_group(kind: str, prefix: str) -> tuple[str, list[int]]:
     """Return id and pids of the only container or pod (`kind`) whose id begins with `prefix`."""
-    groups, prefix = groups_by_cgroup(kind), prefix.lower().replace("_", "-")  # as in the path of a group
+    groups, prefix = groups_by_cgroup(kind), prefix.lower().replace("_", "-")  # the spelling in cgroup paths
     found = [name for name in groups if name.startswith(prefix)]
     if len(found) > 1:
-        raise UsageError(f"{len(found)} {kind}s match: {prefix}", "give more of the id:",
+        raise UsageError(f"{len(found)} {kind}s match: {prefix}", "give a longer part of the id:",
                          *_shown(groups, kind, found))  # fmt: skip
     if not found:
         where = (f"the {kind}s with processes:", *_shown(groups, kind, groups)) if groups else (
@@ -128,7 +128,7 @@ def _shown(groups: dict[str, list[int]], kind: str, names: Iterable[str]) -> lis
 
 def _programs(pids: list[int], where: str) -> list[int]:
     if not (found := programs(pids)):
-        raise NoSuchProcess(0, f"no such process: there is none to sample in {where}",
+        raise NoSuchProcess(0, f"no such process: no process in {where} can be sampled",
                             "kernel threads, zombies and sfsample itself are left out")  # fmt: skip
     return found
 

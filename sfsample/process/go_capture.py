@@ -37,7 +37,7 @@ _MAX_SEARCHES = 64  # searches in the threads of one process that find nothing
 class FoundGoroutine(NamedTuple):
     """A goroutine, its stack if no thread runs it, and its pending deferred Unlock calls."""
 
-    goroutine: Goroutine  # without the copy of its stack
+    goroutine: Goroutine  # the goroutine, without the copy of its stack
     stack: Stack | None
     unlocks: tuple[Unlock, ...]
 
@@ -54,13 +54,13 @@ class GoCapture:
         self._searches = 0  # searches for the goroutine of a thread that have found nothing
         self._allgs = 0  # address of `runtime.allgs`; 0: not found
         self._tasks_budget = Budget(TASKS_NS)
-        self.reader: GoroutineReader | None = None  # reader of the goroutines that were last read
+        self.reader: GoroutineReader | None = None  # reader of the last call of `goroutines` or `parked`
         self._defers: DeferReader | None = None
-        self.lost = ""  # sentence that says how many goroutines were not read; "": none was lost
-        self.problem = ""  # reason why stacks end where Go switches stacks; "": there is none
+        self.lost = ""  # sentence that says how many goroutines were read; "": all
+        self.problem = ""  # reason why stacks end where Go switches stacks; "": they do not end there
 
     def learn(self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack) -> bool:
-        """Learn where the goroutine of a thread is, if its walk lacked that; True: capture it again."""
+        """If a walk needs the goroutine of its thread, find it; True: capture the thread again."""
         base = snapshot.registers.get(_FS_BASE) if stack.stop_reason is StopReason.REGISTER_UNKNOWN else None
         if not base or thread.goroutine is not None or self._searches >= _MAX_SEARCHES:
             return False
@@ -84,7 +84,7 @@ class GoCapture:
         thread.beside = thread.beside or thread.goroutine
 
     def complete(self, thread: Thread, snapshot: ThreadSnapshot) -> ThreadSnapshot:
-        """Add the goroutine that was copied with a snapshot, if there is one."""
+        """Return the snapshot, with the registers of the goroutine if the capture has copied it."""
         plan = thread.beside.plan if thread.beside is not None else None
         return plan.complete(snapshot) if isinstance(plan, GoPlan) else snapshot
 
@@ -108,7 +108,7 @@ class GoCapture:
         return self._layout
 
     def goroutines(self, should_stop: Callable[[], bool]) -> Iterator[Goroutine]:
-        """Yield all goroutines, without a stop; none if the process is no Go program of a known version."""
+        """Yield all goroutines without a stop; nothing if the process has no Go code of a known version."""
         budget = Budget(GOROUTINES_NS, should_stop)
         reader = self.reader = self._new_reader(budget)
         if reader is None:
@@ -149,7 +149,7 @@ class GoCapture:
         return word_in(words), word_in(words, 8)
 
     def unlocks(self, goroutine: Goroutine, stack: Stack) -> tuple[Unlock, ...]:
-        """Return the deferred Unlock calls that a goroutine has pending, as far as they are known."""
+        """Return the pending deferred Unlock calls of a goroutine, as far as sfsample can read them."""
         return self._defers.unlocks(goroutine, stack.frames) if self._defers is not None else ()
 
     def _read_many(self, pieces: Sequence[Span]) -> list[bytes | None]:

@@ -1,15 +1,15 @@
 """Decides from the scheduler's figures in /proc whether a thread had a CPU, without stopping it.
 
-`classify` is the only place that answers "does this sample count as CPU time?", and it is pure.
+Only the pure function `classify` answers the question "does this sample count as CPU time?".
 
-Three facts are used.
+It uses three facts.
 
-* If a thread was put on a CPU exactly as often as it was taken off, it has none.  The difference of the two
-  counts, its *balance*, is 1 higher while it runs.  When a thread loses its CPU just before it sleeps, the
-  kernel counts only the switch, so balances drift: `RunQueueBalance` learns the balance of each thread, and
-  checks it now and then.
+* If a thread was put on a CPU exactly as often as it was taken off, it has no CPU.  The difference of the two
+  counts, the *balance*, is 1 higher while the thread runs.  If a thread loses its CPU just before it sleeps,
+  the kernel counts the loss, but not the return to a CPU.  So balances drift: `RunQueueBalance` learns the
+  balance of each thread, and checks it now and then.
 * When sfsample wakes up for a tick, it may take the CPU from a target thread.  The scheduler then stamps both
-  threads with one clock reading, so "this thread lost its CPU to sfsample" is exact (`shared_switch`).
+  threads with one clock reading.  So sfsample knows which thread lost its CPU to sfsample (`shared_switch`).
 * /proc/PID/task/TID/schedstat counts the times that a thread was put on a CPU.  If that count has not changed
   between the request to stop and the stop, the thread was on a CPU all the time.
 
@@ -30,11 +30,11 @@ from typing import NamedTuple
 from sfsample.core.snapshot import LastRun, SchedulerEvidence, ThreadSnapshot
 from sfsample.process.proc_text import SchedStat, parse_last_run, parse_schedstat
 
-# When sfsample wakes up and takes the CPU from a thread, the thread becomes runnable at that very moment.
+# When sfsample wakes up and takes the CPU from a thread, the thread begins to wait at the same moment.
 _SAME_MOMENT_NS = 100_000
 _CHUNK_BYTES = 4096
-_MAX_OFF_CPU_IN_A_ROW = 8  # answers until a stop checks the learned balance again
-_STAMP_STEP_NS = 2 * 1024  # two steps of the time stamps of load averages, each 1024 ns
+_MAX_OFF_CPU_IN_A_ROW = 8  # answers "off CPU" until a stop checks the learned balance again
+_STAMP_STEP_NS = 2 * 1024  # two steps (1024 ns each) of the time stamps of load averages
 
 
 class RunState(Enum):
@@ -48,7 +48,7 @@ class RunState(Enum):
 
     @property
     def counts_as_cpu(self) -> bool:
-        """True if a sample of the thread represents CPU time; UNKNOWN counts: the kernel has no figures."""
+        """True if a sample counts as CPU time; UNKNOWN does, on kernels without figures."""
         return self not in (RunState.WAITING, RunState.ASLEEP)
 
 
@@ -57,9 +57,9 @@ class BeforeStop(NamedTuple):
 
     counters: bytes | None = None  # text of schedstat
     asleep: bool = False
-    balance: int | None = None  # balance of the thread with those counters
-    on_cpu: bool | None = None  # True: the thread has a CPU, by its balance
-    last_run: LastRun | None = None  # time when the thread last began or ceased to run
+    balance: int | None = None  # balance of the thread, from `counters`
+    on_cpu: bool | None = None  # True: the balance says that the thread has a CPU
+    last_run: LastRun | None = None  # time when the thread last started or stopped running
     preempted_by_us: bool | None = None  # True: the thread had lost its CPU to sfsample
 
 
@@ -77,8 +77,8 @@ class WakeUp(NamedTuple):
 def classify(before: BeforeStop, after: SchedulerEvidence | None, wake_up: WakeUp) -> RunState:
     """Return the state of a thread when it was asked to stop; `after` is None while it has not stopped.
 
-    If a thread was put on a CPU once between the request and the stop, it had waited for one, or slept.  Its
-    stack may have changed since the tick, unless it lost the CPU to sfsample and has not run since.
+    If a thread was put on a CPU once between the request and the stop, it had waited for a CPU, or slept.
+    Its stack may have changed since the tick, unless it lost the CPU to sfsample and has not run since.
     """
     if after is None:
         return _before_stop(before, wake_up)
@@ -103,7 +103,7 @@ def _before_stop(before: BeforeStop, wake_up: WakeUp) -> RunState:
         return RunState.ON_CPU
     if before.asleep:
         return RunState.ASLEEP
-    if times_run(before.counters) == 0:  # a new thread has not had its first CPU yet
+    if times_run(before.counters) == 0:  # a new thread, which has not had a CPU yet
         return RunState.WAITING
     run = before.last_run
     if run is not None and shared_switch(run, parse_last_run(wake_up.own_run)):
@@ -112,9 +112,9 @@ def _before_stop(before: BeforeStop, wake_up: WakeUp) -> RunState:
 
 
 def shared_switch(one: LastRun, other: LastRun | None) -> bool:
-    """Return True if one thread followed the other on a CPU, and neither has been woken since.
+    """Return True if one thread followed the other on a CPU, and neither thread was woken afterwards.
 
-    One thread took the CPU from the other thread, or the other thread fell asleep.
+    The later thread took the CPU from the earlier thread, or the earlier thread fell asleep.
     """
     if other is None or one.at != other.at:
         return False
@@ -141,9 +141,9 @@ def times_run(counters: bytes | None) -> int | None:
 def held_ns(stop: ThreadSnapshot) -> int:
     """Return the time in ns for which a stop held a thread, without the thread's wait for a CPU.
 
-    The kernel's count of this wait includes the wait before the request.  So the result is never less than
-    the time since sfsample saw the thread stopped.  The thread may also have waited for a lock in the kernel.
-    So the result is never more than the time since sfsample last saw the thread run.
+    The kernel's count of this wait also includes time before the request.  So the result is at least the time
+    since sfsample saw the thread stopped.  The thread may also have waited for a lock in the kernel.  So the
+    result is at most the time since sfsample last saw the thread run.
     """
     if stop.scheduler is None:
         return stop.stop_ns
@@ -168,7 +168,7 @@ def _spent(evidence: SchedulerEvidence) -> SchedStat | None:
 def balance_of(earlier: bytes | None, run: LastRun | None, later: bytes | None) -> int | None:
     """Return the balance (times put on a CPU - times taken off) of a thread; None: unknown.
 
-    sfsample read `run` between the two counters, which must agree.
+    sfsample has read `run` between the two counters.  If the counters differ, the balance is unknown.
     """
     times = times_run(later)
     if run is None or run.left < 0 or times is None or times != times_run(earlier):
@@ -200,7 +200,7 @@ class RunQueueBalance:
         return False
 
     def learn(self, balance: int | None, *, on_cpu: bool) -> None:
-        """Note that the thread had a CPU, or had none (`on_cpu`), at this balance."""
+        """Learn from a balance at which the thread had a CPU (`on_cpu` True) or had none."""
         if balance is not None:
             self._off_cpu = balance - on_cpu
 

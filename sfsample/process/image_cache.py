@@ -1,9 +1,9 @@
-"""Shares ELF files, unwind tables and root directories among the processes of a run, so each is opened once.
+"""Shares ELF files, unwind tables and root directories among processes, so that sfsample opens each once.
 
 Two files are the same if their device, inode, time of the last change and size are the same.  Only the kernel
 sets these values, while any program can make a file with the same build-id or path.  Processes share tables
-only if their root directory is the same, too: there sfsample looks for debug files with names.  The cache
-drops the least recently used entries; processes keep references to the images that they still use.
+only if their root directory is also the same, because sfsample looks there for debug files.  The cache drops
+the least recently used entries; processes keep references to the images that they still use.
 
 Invariant: no process can put its file or its debug file in the place of another process's file
 (tests/process/test_image_cache.py).
@@ -26,7 +26,7 @@ _V = TypeVar("_V")
 
 
 class ImageCache:
-    """Keeps opened files."""
+    """A cache of opened files."""
 
     def __init__(self) -> None:
         self._images: dict[tuple[object, ...], ElfImage] = {}
@@ -42,7 +42,7 @@ class ImageCache:
         return _cached(self._images, key, lambda: ElfImage(mmap(fd, 0, access=ACCESS_READ), name))
 
     def memory(self, data: bytes, name: str) -> ElfImage:
-        """Return the image of these bytes.  Raises FormatError."""
+        """Return the image in `data`.  Raises FormatError."""
         return _cached(self._images, (name, data), lambda: ElfImage(data, name))
 
     def tables_of(self, root: Root | None, image: ElfImage) -> UnwindTables:

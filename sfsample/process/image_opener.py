@@ -1,11 +1,11 @@
 """Finds and opens the ELF file behind a mapping of a live process.
 
-sfsample uses a file only if its headers and notes (build-id) equal the bytes in the target's memory.
-sfsample tries, in this order: the path inside the target's root directory, the path in sfsample's own root
-directory, /proc/PID/map_files (the mapped file itself, even if it was deleted), and the target's memory,
-which is always right but has no `.symtab`.  The vdso is in no file, so sfsample reads it from memory.  The
-target may replace a library after sfsample has read the memory map.  So sfsample checks the mapping again
-before and after it opens a file of map_files or copies the memory.
+sfsample uses a file only if its headers and notes (build-id) equal the bytes in the target's memory.  It
+tries, in this order: the path inside the target's root directory; the path in sfsample's own root directory;
+/proc/PID/map_files (the mapped file itself, even if it was deleted); the target's memory, which is always
+right but has no `.symtab`.  The vdso is in no file, so sfsample reads it from memory.  The target may replace
+a library after sfsample has read the memory map.  So sfsample checks the mapping before and after it opens a
+file of map_files or copies the memory.
 """
 
 import os
@@ -21,12 +21,12 @@ from sfsample.process.image_cache import ImageCache
 from sfsample.process.procfs import ProcFs
 from sfsample.process.vm import read_memory
 
-_MAX_REBUILT_BYTES = 512 << 20  # bytes from the memory of a process; 500 libraries of Debian have 300 MB
+_MAX_REBUILT_BYTES = 512 << 20  # bytes to copy from a process's memory; 500 libraries of Debian have 300 MB
 _MAX_PROBLEMS = 10_000
 
 
 class ImageOpener:
-    """Opens the images of one process; `problems` names files on disk that differ from the mapped ones."""
+    """Opens the images of one process; `problems` names files on disk that differ from the mapped files."""
 
     def __init__(self, proc: ProcFs, image_cache: ImageCache, root: Root | None) -> None:
         """`root`: the root directory of the process; None: sfsample may not open it."""
@@ -38,7 +38,7 @@ class ImageOpener:
         self.problems: list[str] = []
 
     def __call__(self, mapping: Mapping) -> ElfImage:
-        """Return the image behind a mapping.  Raises FormatError if none is usable."""
+        """Return the image behind a mapping.  Raises FormatError if neither a file nor memory is usable."""
         self._pid = self._proc.anchor()
         if mapping.path == "[vdso]":
             return self._images.memory(self._read(mapping.start, mapping.end - mapping.start), "[vdso]")
@@ -53,7 +53,7 @@ class ImageOpener:
             else:
                 if image is not None:
                     return image
-                refused = "the file there now is not the one that is mapped"
+                refused = "another file is at this path now"
         try:
             rebuilt = self._rebuild(mapping)
         except FormatError as damage:
@@ -88,7 +88,7 @@ class ImageOpener:
             raise FormatError("memory map", mapping.start, "another file was mapped there meanwhile")
 
     def _candidates(self, mapping: Mapping) -> Iterator[Callable[[], int]]:
-        """Yield functions that open the file.  If the target is in a chroot, its maps have outside paths."""
+        """Yield functions that open the file.  The maps of a target in a chroot show paths outside of it."""
         if not mapping.deleted:
             for root in self._roots:
                 yield partial(root.open, mapping.path)
@@ -97,10 +97,10 @@ class ImageOpener:
     def _is_mapped(
         self, image: ElfImage, mapping: Mapping, maps: tuple[Mapping, ...], status: os.stat_result
     ) -> bool:
-        """Return True if the mapped bytes of headers and notes, or else the inode, are those of the image.
+        """Return True if the headers and notes in memory equal those of the image.
 
-        A page of the file may lie within another file.  So bytes that belong to another file, or to another
-        place of this file, are not compared.
+        Without a build-id, or if nothing can be compared, the inode must be the same.  At the address of a
+        header, another file may be mapped, or another part of this file; such bytes are not compared.
         """
         bias = _bias(image, mapping)
         if bias is None:
@@ -116,11 +116,11 @@ class ImageOpener:
         return bool(compared and image.build_id) or self._is_same_file(status, mapping)
 
     def _is_same_file(self, status: os.stat_result, mapping: Mapping) -> bool:
-        """Return True if the inode is that of the mapped file, which may have no build-id."""
+        """Return True if the inode is that of the mapped file."""
         try:
             return os.path.samestat(status, os.stat(self._map_file(mapping)))
         except OSError:  # map_files needs privileges
-            # on btrfs and overlayfs, /proc/PID/maps and stat(2) have different devices
+            # devices differ between /proc/PID/maps and stat(2) on btrfs and overlayfs
             return status.st_ino == mapping.inode
 
     def _map_file(self, mapping: Mapping) -> str:
@@ -170,7 +170,7 @@ class ImageOpener:
 
 
 def _of_same_file(mapping: Mapping, maps: tuple[Mapping, ...]) -> Iterator[Mapping]:
-    """Yield the mapping, then others of its file: V8 maps its builtins again, far from their headers."""
+    """Yield the mapping, then other mappings of its file: V8 maps its code again, far from the headers."""
     yield mapping
     for other in maps if mapping.inode else ():
         if other != mapping and other.executable and _file(other) == _file(mapping):

@@ -1,8 +1,8 @@
 """Names functions of the kernel by their addresses, from /proc/kallsyms.
 
-The kernel shows the addresses as 0 without CAP_SYSLOG, unless kernel.kptr_restrict is 0 and the user may
-sample the kernel.  A line is `address type name`, then a tab and `[module]` for code of a module.  The
-address has 16 digits, so sorted lines are sorted addresses.  122,000 lines take 11 MB.
+Without CAP_SYSLOG, the kernel shows the addresses as 0, unless kernel.kptr_restrict is 0 and the user may
+sample the kernel.  A line is `address type name`, then a tab and `[module]` for code of a module.  All
+addresses have 16 digits, so sorted lines are in the order of addresses.  122,000 lines take 11 MB.
 
 Source: Linux kernel/kallsyms.c (s_show, kallsyms_show_value); nm(1), types of symbols.
 """
@@ -14,7 +14,7 @@ _PATH = "/proc/kallsyms"
 _TYPE = 17  # index of the type in a line
 _NAME = 19  # index of the name
 _CODE, _WEAK, _LOCAL = b"tTwW", b"wW", b"t"
-_TRIAL_LINES = 10_000  # lines; the first symbols are offsets in the memory of a CPU, or 0
+_TRIAL_LINES = 10_000  # lines to check; the first symbols are 0, or offsets in the memory of a CPU
 KERNEL_SYMBOLS_HIDDEN = (
     "no kernel frames: /proc/kallsyms hides addresses (needs CAP_SYSLOG, or kernel.kptr_restrict 0)"
 )
@@ -31,22 +31,22 @@ def shows_addresses(path: str = _PATH) -> bool:
 
 
 class KernelSymbols:
-    """The functions of the kernel; the file is read at the first question."""
+    """The functions of the kernel; the first look-up reads the file."""
 
     def __init__(self, path: str = _PATH) -> None:
         self._path = path
-        self._lines: list[bytes] = []  # lines of functions, by address
+        self._lines: list[bytes] = []  # lines of functions, sorted by address
         self._name = cache(self._find)
 
     def names(self, chain: tuple[int, ...]) -> tuple[str, ...]:
-        """Return the functions of a call chain: a pc, then return addresses, each inside its call."""
+        """Return the functions of a call chain: a pc, followed by return addresses."""
         return tuple(self._name(address - bool(at)) for at, address in enumerate(chain))
 
     def _find(self, address: int) -> str:
         """Return the name of the last function that begins at or before an address.
 
-        If several names have its address, perf's rules choose: a name that is not weak; then a global one;
-        then one with few underscores in front; then the longest.
+        If several names have this address, the choice follows perf: a name that is not weak, then a global
+        name, then the fewest leading underscores, then the longest name.
         """
         if not self._lines:
             self._lines = _read(self._path)

@@ -1,7 +1,7 @@
 """Finds the labels of a profile: facts about a process, from the kernel and from the process itself.
 
 The sources are the kernel, a few environment variables, and the process context that OpenTelemetry specifies.
-If two sources have the same label, the later one in this list wins.  A label stays the same as long as the
+If two sources have the same label, the later source in this list wins.  A label does not change while the
 process lives; the pid is no label.
 
 Invariant: whatever the target stores, the result is a bounded dictionary of texts, and an unreadable fact is
@@ -28,11 +28,11 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
 from sfsample.process.vm import read_memory
 
-_MAX_LABELS = 64  # labels that a target can make
+_MAX_LABELS = 64  # labels from one source in the target
 _MAX_KEY, _MAX_VALUE = 128, 512  # characters
-_MAX_CHUNKS = 4  # parts of an environment that are read, each 1 MiB
+_MAX_CHUNKS = 4  # MiB of an environment that sfsample reads
 _MAX_PAYLOAD_BYTES = 1 << 16  # size of a process context
-_MAX_CONTEXTS = 4  # mappings with the context's name that are tried; there should be one
+_MAX_CONTEXTS = 4  # mappings with the context's name that sfsample tries; normally there is one
 _MAX_READINGS = 3  # readings of a context that the target is changing
 _VARIABLES = {"DD_SERVICE": "service.name", "DD_ENV": "deployment.environment.name",
               "DD_VERSION": "service.version"}  # fmt: skip
@@ -43,8 +43,8 @@ _CONTEXT_PATHS = ("[anon:OTEL_CTX]", "[anon_shmem:OTEL_CTX]", "/memfd:OTEL_CTX")
 _HEADER = Struct("=8sIIQQ")  # signature, version, size of the payload, time of publication, address
 _SIGNATURE, _VERSION = b"OTEL_CTX", 2
 _UNIT = re.compile(r".+\.(?:service|scope)")
-MANAGER = re.compile(r"user@(\d+)\.service")  # the user can make any control groups below this one
-# systemd's control group of a process: the first one below the slices, which only root can make
+MANAGER = re.compile(r"user@(\d+)\.service")  # group in which a user can create any control groups
+# systemd's control group of a process: the first group below the slices; only root can create it
 _GROUP = re.compile(r"^\d+:(?:name=systemd)?:/(?:[^/\n]+\.slice/)*([^/\n]+)", re.MULTILINE)
 _BAD_IN_KEY = re.compile(r"[^a-zA-Z0-9_.]")
 
@@ -58,7 +58,7 @@ class Identity(NamedTuple):
     unit: str | None = None
     container: str | None = None
     started: float | None = None  # start time in seconds since the epoch
-    owner: str | None = None  # the system's unit, "container" or "user-UID": no process can choose another
+    owner: str | None = None  # the system's unit, "container" or "user-UID"; a process cannot choose it
 
 
 def identify(process: LiveProcess, images: ImageCache, *, environ: bool) -> Identity:
@@ -96,13 +96,13 @@ def _kernel_facts(proc: ProcFs, images: ImageCache) -> Identity:
 
 
 def _owner(cgroup: str, container: str | None, uids: list[str]) -> str | None:
-    """Return the owner of a process: unlike a container's id, it survives a new start of the service."""
+    """Return the owner of a process; it stays the same when the service or its container is restarted."""
     group = found[1] if (found := _GROUP.search(cgroup)) else ""
     if manager := MANAGER.fullmatch(group):
         return f"user-{manager[1]}"
     if group.endswith(".service"):
         return group
-    # the first uid is the real one, which stays the same when a setuid program runs
+    # the first uid is the real uid, which stays the same when a setuid program runs
     return "container" if container else f"user-{uids[0]}" if uids else None
 
 
@@ -125,7 +125,7 @@ def _usable(found: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 
 def _environment(proc: ProcFs) -> Iterator[tuple[str, str]]:
-    """Yield the labels of the wanted variables; read no other variable."""
+    """Yield labels from the variables of `_WANTED`, and from no other variable."""
     from urllib.parse import unquote
 
     data = b"\0" + (proc.read(f"task/{proc.anchor()}/environ", _MAX_CHUNKS) or b"")
@@ -142,7 +142,7 @@ def _environment(proc: ProcFs) -> Iterator[tuple[str, str]]:
 
 
 def _context(proc: ProcFs) -> Iterator[tuple[str, str]]:
-    """Yield the resource attributes that the process has published.  Raises FormatError at damage."""
+    """Yield the resource attributes that the process has published.  Raises FormatError for damaged data."""
     named = (mapping.start for mapping in proc.maps() if mapping.path in _CONTEXT_PATHS)
     payloads = (_payload(proc.anchor(), start) for start in islice(named, _MAX_CONTEXTS))
     payload = next(filter(None, payloads), b"")
@@ -173,9 +173,9 @@ def _any_value(value: int | memoryview) -> str:
 
 
 def _payload(tid: int, address: int) -> bytes | None:
-    """Return the payload of the context at an address; None: there is none, or it keeps changing.
+    """Return the payload of the context at an address; None: there is no context, or it keeps changing.
 
-    While the process changes the context, the time of publication is 0; afterwards it is a new time.
+    While the process changes the context, the time of publication is 0.  After a change, the time is new.
     """
     for _ in range(_MAX_READINGS):
         header = read_memory(tid, address, _HEADER.size)

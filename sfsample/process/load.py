@@ -1,7 +1,7 @@
 """Measures the load of processes from /proc, so cheaply that `watch` can do it every few seconds, for months.
 
 One file of the process has CPU time, memory and number of threads; one file of its control group has the
-pressure.  For waits for a CPU and stuck threads, `LoadMeter` reads a file of each thread, only on request.
+pressure.  On request, `LoadMeter` also finds waits for a CPU and stuck threads, from a file of each thread.
 
 Source: proc(5), /proc/PID/stat; Linux Documentation/scheduler/sched-stats, /proc/PID/task/TID/schedstat;
 Documentation/accounting/psi.
@@ -20,7 +20,7 @@ from sfsample.process.procfs import read_text, stat_of
 METRICS = ("cpu", "rss", "threads", "psi.cpu", "delay", "stuck")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_MIN_WANTED = 0.05  # share of one CPU: if threads want less, they wait for it by chance
+_MIN_WANTED = 0.05  # share of one CPU; if threads want less, chance alone decides how long they wait
 _SOME = re.compile(r"some avg10=([\d.]+)")
 _ThreadKey = tuple[int, int, int]  # process id, its start time, thread id
 
@@ -37,9 +37,9 @@ class LoadMeter:
         self._root = unified_mount_point() if "psi.cpu" in wanted else ""
 
     def read(self, pids: Iterable[int]) -> dict[str, float]:
-        """Return bytes (rss), seconds (stuck), percent of one CPU (cpu) or of the time (psi.cpu, delay).
+        """Return the metrics by name.  `cpu` and `delay` cover the time since the last call.
 
-        `cpu` and `delay` cover the time since the last call.
+        Units: bytes (rss), seconds (stuck), percent of one CPU (cpu), percent of the time (psi.cpu, delay).
         """
         now_s = self._clock()
         passed_s, self._before_s = now_s - self._before_s, now_s
@@ -66,10 +66,10 @@ class LoadMeter:
         return {"psi.cpu": max(found)} if found else {}
 
     def _of_threads(self, processes: Iterable[tuple[int, int]], passed_s: float) -> dict[str, float]:
-        """Return `delay` = 100 * waited / (waited + ran), and `stuck`, the seconds of a stuck thread.
+        """Return `delay` = 100 * waited / (waited + ran), and `stuck` = seconds of the longest stuck sleep.
 
-        A thread is stuck if it was in state D at each look and was not put on a CPU between them.  So this
-        uninterruptible sleep began before the first look and lasted until the last one.
+        A thread is stuck if it was in state D at two readings and was not put on a CPU in between.  So one
+        uninterruptible sleep began before the first reading and lasted until the second.
         """
         before, since_s = self._threads, self._stuck_since_s
         self._threads, self._stuck_since_s = {}, {}

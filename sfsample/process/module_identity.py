@@ -1,11 +1,11 @@
 """Detects that other code was mapped at the addresses of a module since the memory map was read.
 
-dlclose(3) and dlopen(3) can put another library at the same addresses.  So one system call reads the
-build-ids of all modules of a stack from the target's memory.  If one differs from the build-id in the file,
-sfsample checks each module by itself.
+dlclose(3) and dlopen(3) can put another library at the same addresses.  So sfsample reads the build-ids of
+all modules of a stack from the target's memory, with one system call.  If a build-id differs from that in the
+file, sfsample checks each module separately.
 
 mmap(2) with MAP_FIXED can replace a single page by a page of another file, or of the same file.  So sfsample
-asks the kernel which part of which file is mapped now.  Before Linux 6.11 it must read the whole memory map.
+asks the kernel which part of which file is mapped now.  Before Linux 6.11, sfsample must read the whole map.
 """
 
 import time
@@ -17,13 +17,13 @@ from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.vm import Pieces, read_memory
 
-_MAX_MODULE_SETS = 256  # entries at which the cache is emptied
+_MAX_MODULE_SETS = 256  # entries in the cache; a full cache is emptied
 _MIN_READ_S = 0.05  # seconds between two readings of the memory map
-_MAX_READ_SHARE = 0.01  # share of the time in which the memory map is read
+_MAX_READ_SHARE = 0.01  # share of the time that sfsample spends on reading the memory map
 
 
 class _Identity(NamedTuple):
-    """What identifies a set of modules, in one version of the memory map."""
+    """The bytes and mappings that identify a set of modules, in one version of the memory map."""
 
     pieces: Pieces  # addresses of the fingerprints in memory
     fingerprints: bytes  # the fingerprints in the files
@@ -36,7 +36,7 @@ class ModuleIdentities:
     def __init__(self, modules: ModuleMap, place_at: Callable[[int], Place | None]) -> None:
         self._map, self._place_at = modules, place_at
         self._next_read_s = 0.0  # time of the next reading of the memory map, before Linux 6.11
-        # pairs of device numbers of one file: SUSE's kernel states other ones in /proc/PID/maps (btrfs)
+        # pairs of device numbers for one file: on btrfs, SUSE's kernel shows another number in /proc/PID/maps
         self._devices: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
         self._mappings: tuple[Mapping, ...] = ()  # memory map for which `_sets` is valid
         self._sets: dict[frozenset[Module], _Identity] = {}
@@ -49,10 +49,10 @@ class ModuleIdentities:
         return any(self._is_replaced(tid, module) for module in modules)
 
     def moved(self, modules: frozenset[Module], without_module: frozenset[int] = frozenset()) -> bool:
-        """Return True if code of these modules is no longer mapped as it was; first read the maps again.
+        """If code of these modules is no longer mapped as before, read the maps again and return True.
 
-        The same holds for the code at the addresses `without_module` (memory without a file, or a file that
-        is no ELF file).  Return False if the process has ended.
+        Also check the code at the addresses `without_module` (memory without a file, or a file that is no ELF
+        file).  Return False if the process has ended.
         """
         others = {mapping: mapping.place for pc in without_module if (mapping := self._map.mapping(pc))}
         for mapping, expected in [*self._identity(modules).code, *others.items()]:
@@ -60,8 +60,8 @@ class ModuleIdentities:
             if place is None:
                 return self._moved_in_maps(modules)
             devices = expected[4:], place[4:]
-            is_same = place[:4] == expected[:4]  # apart from the devices
-            has_no_file = place.inode == expected.inode == 0  # such memory may grow and shrink
+            is_same = place[:4] == expected[:4]  # comparison without the devices
+            has_no_file = place.inode == expected.inode == 0  # memory that may grow and shrink
             if place != expected and not has_no_file and not (is_same and devices in self._devices):
                 has_maps = self._map.refresh()
                 if is_same and self._map.any_mapping(mapping.start) == mapping:
@@ -71,9 +71,9 @@ class ModuleIdentities:
         return False
 
     def _moved_in_maps(self, modules: frozenset[Module]) -> bool:
-        """Do the work of `moved` before Linux 6.11, by reading the maps.
+        """Do the work of `moved` on Linux before 6.11: read the maps.
 
-        As long as no file has lost a page, read the maps only now and then.
+        As long as no page of a file was replaced, read the maps only now and then.
         """
         now = time.monotonic()
         if now < self._next_read_s and not modules & self._map.unstable_modules:
@@ -87,7 +87,7 @@ class ModuleIdentities:
         return bool(changed)
 
     def _open_what_is_there(self, replaced: Mapping) -> None:
-        """Open the modules in the place of a mapping, so that they are checked before the next capture."""
+        """Open the modules that have replaced a mapping; they are checked before the next capture."""
         for mapping in self._map.mappings:
             if mapping.executable and replaced.start <= mapping.start < replaced.end:
                 self._map.find(mapping.start)

@@ -1,4 +1,4 @@
-"""Why a thread could not be captured."""
+"""Defines the reasons why a thread was not captured."""
 
 from enum import Enum
 from typing import NamedTuple
@@ -17,14 +17,14 @@ class Reason(Enum):
     PENDING = "the thread was asked to stop, and has not stopped yet: capture it again later"
     OFF_CPU = "the thread was not asked to stop, because it has no CPU"
     NOT_STOPPABLE = "the thread cannot be stopped, or must not be (--no-stop)"
-    UNSTABLE = "libraries were replaced by others during the capture"
+    UNSTABLE = "the program replaced libraries during the capture"
 
 
 class NotCaptured(NamedTuple):
-    """A thread that was not captured, and the reason."""
+    """The result of a capture that failed or was not tried."""
 
     reason: Reason
     detail: str  # explanation for the reader of a report
     counters: bytes | None = None  # the scheduler's counters (OFF_CPU only)
     state: RunState = RunState.UNKNOWN  # the thread waits for a CPU, or sleeps (OFF_CPU only)
-    stops: tuple[ThreadSnapshot, ...] = ()  # unusable snapshots for which the thread was stopped
+    stops: tuple[ThreadSnapshot, ...] = ()  # snapshots of stops that gave no usable stack

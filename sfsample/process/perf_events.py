@@ -1,16 +1,17 @@
 """Sets kernel timers that sample registers and stack of a running thread in the timer interrupt.
 
-No thread is stopped, and sfsample runs only to read the rings.  The timer of a thread counts the CPU time of
-that thread, and each sample represents the CPU time of one period.  New threads inherit the timer.  All
-threads on a CPU write to the ring of that CPU, because an inherited event cannot have a ring of its own.
+The kernel writes the samples to ring buffers ("rings").  No thread is stopped, and sfsample runs only to read
+the rings.  The timer of a thread counts the CPU time of this thread, and each sample represents the CPU time
+of one period.  New threads inherit the timer.  An inherited event cannot have its own ring, so all threads on
+a CPU write to the ring of this CPU.
 
 Alternatively, one timer per CPU serves the threads of the processes' control group, or of the whole machine.
-A timer of a CPU also samples threads that end before a timer of their own would fire.  But it also interrupts
-the other threads of the group, and needs more permission.  sfsample drops the records of other processes.
+A timer of a CPU also samples threads that end before a timer of their own would fire.  But timers of CPUs
+interrupt all threads of the group, and need more permission.  sfsample drops the records of other processes.
 
-When the kernel switches between two threads that inherited the same timers, or between such a thread and its
-parent, it exchanges their timers.  The elapsed part of a period is then lost with the thread that ends first.
-So sfsample gives each thread on which it sets timers another event that is not inherited (a "pin"): with the
+Two threads may have inherited the same timers, or one thread from the other.  When the kernel switches
+between the two, it exchanges their timers.  When one of the two ends, the elapsed part of a period is lost.
+So sfsample gives each thread on which it sets timers another event that is not inherited (a "pin").  With the
 pin, the thread keeps its own timers.
 
 Source: perf_event_open(2); Linux include/uapi/linux/perf_event.h, kernel/events/core.c (perf_mmap,
@@ -35,7 +36,7 @@ from sfsample.process.perf_records import HEADER, SAMPLE_TYPE, Family, Parser, R
 from sfsample.process.procfs import read_text
 from sfsample.process.vm import libc
 
-_SYSCALLS = {62: 298, 183: 241, 22: 331}  # perf_event_open by e_machine; uname(2) depends on personality(2)
+_SYSCALLS = {62: 298, 183: 241, 22: 331}  # number of perf_event_open by e_machine
 _SOFTWARE, _CPU_CLOCK, _TASK_CLOCK, _DUMMY, _MONOTONIC = 1, 0, 1, 9, 1
 _CALLING_THREAD, _ANY_THREAD = 0, -1  # values for a pid
 _BITS = {
@@ -43,12 +44,12 @@ _BITS = {
     "sample_id_all": 18, "exclude_guest": 20, "exclude_callchain_kernel": 21, "exclude_callchain_user": 22,
     "mmap2": 23, "comm_exec": 24, "use_clockid": 25, "inherit_thread": 35,
 }  # fmt: skip
-# bit-fields of one word; on a big-endian machine they begin at the other end of the word
+# bit-fields of one word; on a big-endian machine, bit 0 is at the other end of the word
 _FLAGS = {name: 1 << (bit if sys.byteorder == "little" else 63 - bit) for name, bit in _BITS.items()}
 _ENABLE, _DISABLE, _SET_OUTPUT = 0x2400, 0x2401, 0x2405
 _FD_CLOEXEC, _PID_IS_CGROUP = 1 << 3, 1 << 2
 _ANY_CPU = -1
-_HEAD, _TAIL = 1024, 1032  # offsets in a ring's first page: bytes written by the kernel, read by sfsample
+_HEAD, _TAIL = 1024, 1032  # offsets in a ring's first page: count of bytes written, count of bytes read
 _WORD = Struct("=Q")
 _U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
 _time_of = attrgetter("at_ns")
@@ -56,10 +57,10 @@ _MAX_QUICK_EVENTS = 4096  # timers that sfsample can set in 0.1 s
 _ALL_RINGS_BYTES = 32 << 20
 _MAX_RING_BYTES, _MIN_RING_BYTES = 8 << 20, 16 << 10  # size of the ring of one CPU
 _FULL_RING_BYTES = 128 << 10  # the smallest ring that has space for two of the largest copies
-_OTHER_FILES = 100  # open files that sfsample may need beside the timers
+_OTHER_FILES = 100  # open files that sfsample may need besides the timers
 _NO_EVENTS = "not there: this kernel has no perf events"
 _TRIAL_PERIOD_NS = 10**9  # period of a trial timer, which is never started
-MAX_SAMPLE_STACK_BYTES = 60 << 10  # the size of a record has 16 bits
+MAX_SAMPLE_STACK_BYTES = 60 << 10  # below 64 KiB: the size field of a record has 16 bits
 
 
 class _Attributes(ctypes.Structure):
@@ -79,11 +80,11 @@ class _LockedMemoryError(OSError):
 
 
 class PerfEvents:
-    """Timers of threads and of the threads that these create, and the rings for the samples.
+    """Timers of threads and of the threads that they create, and the rings for the samples.
 
     `tids`: threads of the processes `pids`; ended threads are left out.  `subprocesses`: new processes of
     these threads get timers, too.  `per_cpu`: one timer per CPU, for all threads of `pids`.  `kernel`:
-    samples have the call chain in the kernel.  Call `begin`, then `read` now and then, then `close`.  Raises
+    samples also have the kernel's call chain.  Call `begin`, then `read` now and then, then `close`.  Raises
     TargetError with help lines if the kernel refuses.
     """
 
@@ -93,9 +94,9 @@ class PerfEvents:
     ) -> None:  # fmt: skip
         self._parser = Parser(arch)
         self._syscall = _SYSCALLS[arch.machine]
-        self._rings: dict[int, _Ring] = {}  # ring by CPU
+        self._rings: dict[int, _Ring] = {}  # key: CPU
         self._events: list[int] = []
-        self.lacks_memory = False  # the rings are small, because no more memory may be locked
+        self.lacks_memory = False  # True: the rings are small, because the user may not lock more memory
         self._poll = poll()
         cpus = _online_cpus()
         share = min(_ALL_RINGS_BYTES // len(cpus), _MAX_RING_BYTES)
@@ -123,9 +124,9 @@ class PerfEvents:
             raise
 
     def _add_rings(self, cpus: Iterable[int]) -> None:
-        """Make a ring for each CPU; make smaller ones if the user may not lock so much memory.
+        """Make a ring for each CPU; if the user may not lock so much memory, make smaller rings.
 
-        A ring has space for two samples, so the copies in a small ring are smaller, too.
+        A ring must have space for two samples, so smaller rings also need smaller copies of stacks.
         """
         copied = self._attributes.sample_stack_user
         while True:
@@ -144,7 +145,7 @@ class PerfEvents:
                 return
 
     def _add_ring(self, cpu: int) -> None:
-        """Make the ring of a CPU by an event of sfsample's own thread, which outlives the target's."""
+        """Make the ring of a CPU with an event of sfsample's own thread, which outlives target threads."""
         attributes = _Attributes.from_buffer_copy(self._attributes)
         attributes.config, attributes.sample_period = _DUMMY, 0
         event = _open(self._syscall, attributes, _CALLING_THREAD, cpu)
@@ -163,7 +164,7 @@ class PerfEvents:
             self._pins.append(_open(self._syscall, self._pin, tid, _ANY_CPU))
             self._add_timers(tid)
         except OSError as failure:
-            # EACCES after timers were set: a process has executed a setuid program since
+            # EACCES, although other timers were set: a process has just executed a setuid program
             if failure.errno != ESRCH and not (failure.errno == EACCES and self._events):
                 raise
 
@@ -205,14 +206,14 @@ class PerfEvents:
     def read(self) -> list[Record]:
         """Return the records that the kernel wrote since the last call, in order of time."""
         parse = self._parser.parse
-        # read all heads first: a record that is written meanwhile may be later than records of the next ring
+        # all heads first: records that are written meanwhile may be newer than those of the next ring
         heads = [(ring, ring.head()) for ring in self._rings.values()]
         parsed = (parse(data) for ring, head in heads for data in ring.take(head))
         records: list[Record] = sorted(filter(None, parsed), key=_time_of)
         return records if self._only is None else list(filter(self._only.has, records))
 
     def close(self) -> None:
-        """Remove the timers and the rings that are left; call it again if Ctrl-C interrupted a call."""
+        """Remove the remaining timers and rings; if Ctrl-C interrupts the call, call it again."""
         for events in (self._events, self._pins):
             while events:
                 os.close(events.pop())
@@ -225,7 +226,7 @@ class PerfEvents:
 
 
 class _Ring:
-    """The ring of one CPU: a page of `struct perf_event_mmap_page`, then `size` bytes, a power of two."""
+    """The ring of one CPU: a page of `struct perf_event_mmap_page`, then `size` (a power of two) bytes."""
 
     def __init__(self, event: int, size: int) -> None:
         self.event = event
@@ -233,11 +234,11 @@ class _Ring:
         self._size = size
 
     def head(self) -> int:
-        """Return the number of bytes that the kernel has written in all."""
+        """Return the total number of bytes that the kernel has written."""
         return int(_WORD.unpack_from(self._memory, _HEAD)[0])
 
     def take(self, head: int) -> Iterator[bytes]:
-        """Yield the unread whole records up to `head`; afterwards the kernel may reuse their space."""
+        """Yield the unread records up to `head`; then the kernel may reuse their space."""
         memory, size = self._memory, self._size
         (tail,) = _WORD.unpack_from(memory, _TAIL)
         while tail < head:
@@ -282,7 +283,7 @@ def _open(syscall: int, attributes: _Attributes, tid: int, cpu: int, flags: int 
 
 
 def can_set_timers(tids: Collection[int], arch: Arch) -> bool:
-    """Return True if the kernel permits timers, and the threads are few enough to set them quickly."""
+    """Return True if the kernel permits timers, and sfsample can set them quickly for so many threads."""
     few = len(tids) * (len(_online_cpus()) + 1) <= _MAX_QUICK_EVENTS
     return few and any(_can_open(arch, tid, _ANY_CPU) for tid in tids)
 

@@ -1,7 +1,7 @@
 """Parses the records that the kernel writes into the rings of perf events.
 
-The fields of a record depend on the attributes of the event.  This parser expects SAMPLE_TYPE, the registers
-of `Parser.mask`, and pid, tid and time at the end of all other records (`sample_id_all`).
+The fields of a record depend on the attributes of the event.  This parser expects samples of SAMPLE_TYPE with
+the registers of `Parser.mask`.  All other records must end in pid, tid and time (`sample_id_all`).
 
 Source: Linux include/uapi/linux/perf_event.h, enum perf_event_type; perf_event_open(2).
 """
@@ -31,18 +31,18 @@ _ABI_64 = 2
 class PerfSample(NamedTuple):
     """A sample of a thread in user space, or at its entry into the kernel."""
 
-    at_ns: int  # time on the clock of perf_counter_ns, as in the other records
+    at_ns: int  # time on the clock of perf_counter_ns, in all kinds of records
     pid: int
     tid: int
     period_ns: int  # CPU time that the sample represents
     registers: Registers  # empty if the thread has left user space for good, or runs 32-bit code
     memory: BytesMemory
-    bounded: bool  # the stack may be longer than the copy
+    bounded: bool  # True: the stack may be longer than the copy
     kernel: tuple[int, ...] = ()  # the pc in the kernel, then return addresses; empty in user space
 
 
 class Mapped(NamedTuple):
-    """Code was mapped."""
+    """A process has mapped code."""
 
     at_ns: int
     pid: int
@@ -57,7 +57,7 @@ class Named(NamedTuple):
     pid: int
     tid: int
     name: str
-    program: bool  # the name comes from execve(2), not from a thread
+    program: bool  # True: execve(2) set the name; False: the program set it
 
 
 class Born(NamedTuple):
@@ -65,9 +65,9 @@ class Born(NamedTuple):
 
     at_ns: int
     pid: int
-    parent: int  # id of the process of the creator
+    parent: int  # id of the creator's process
     tid: int
-    creator: int  # id of the thread that created it
+    creator: int  # id of the thread that created this thread
 
 
 class Lost(NamedTuple):
@@ -135,7 +135,7 @@ class Family:
         self._subprocesses = subprocesses
 
     def has(self, record: Record) -> bool:
-        """Return True if a record belongs to these processes, or reports losses; call it in order of time."""
+        """Return True if a record, in order of time, belongs to these processes or reports losses."""
         if isinstance(record, Lost):
             return True
         if self._subprocesses and isinstance(record, Born) and record.parent in self._pids:

@@ -2,14 +2,14 @@
 
 Requests that the kernel does not know or permit have no effect.  A thread with a short time slice runs soon;
 this needs no privilege (Linux 6.12).  With the default slice, the sampler on a busy machine often gets a CPU
-only when the target falls asleep, and sees too much of the code before the sleep (docs/overhead.md).
+only when the target falls asleep.  Then it sees too much of the code before the sleep (docs/overhead.md).
 
 While sfsample holds a target thread, or has asked it to stop, sfsample runs at the lowest real-time priority
 (which needs CAP_SYS_NICE).  Otherwise the thread would stay stopped until sfsample runs again: many
-milliseconds on an overloaded machine.  A sampler by stops has that priority all the time, as long as it uses
-a small share of a CPU (`during_ticks`).  At the normal priority, on full CPUs, the kernel may keep it waiting
-for 100 ms after any of its steps (docs/overhead.md).  A dump begins with this priority (`hurry`), because
-dumps are taken on overloaded machines.
+milliseconds on an overloaded machine.  A sampler that stops threads keeps this priority between the stops, as
+long as it uses a small share of a CPU (`during_ticks`).  With the normal priority on full CPUs, the sampler
+may have to wait 100 ms for a CPU after each step (docs/overhead.md).  A dump begins with this priority
+(`hurry`), because users take dumps on overloaded machines.
 
 This module imports little: it runs before the imports of a dump, which take most of the dump's CPU time.
 
@@ -28,11 +28,11 @@ from struct import Struct
 _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "s390x": 345}
 # struct sched_attr: size policy flags nice priority runtime deadline period util_min util_max
 _ATTR = Struct("IIQiIQQQII")
-_PR_SET_TIMERSLACK = 29  # option of prctl(2): ns by which a sleep may last longer; the default is 50,000
+_PR_SET_TIMERSLACK = 29  # option of prctl(2): ns that a sleep may last longer; the default is 50,000
 _SHORT_SLICE_NS = 100_000  # shortest slice that the kernel accepts
-_DEFAULT_NS = 0  # value for a slice or a slack: the kernel's default
+_DEFAULT_NS = 0  # value of a slice or a slack that means the kernel's default
 _REAL_TIME, _NORMAL = os.sched_param(1), os.sched_param(0)
-_MAX_HURRY_S = 0.3  # seconds of CPU time: most dumps need less, and other programs need their CPUs, too
+_MAX_HURRY_S = 0.3  # seconds of CPU time: most dumps need less, and other programs need CPUs, too
 
 
 def wake_promptly() -> None:
@@ -41,11 +41,11 @@ def wake_promptly() -> None:
 
 
 def avoid_preempting() -> None:
-    """From now on, do not let the calling thread preempt other threads when it wakes up: its work can wait.
+    """From now on, the calling thread preempts no other thread when it wakes up: its work can wait.
 
-    Its share of CPU time stays the same.  A nice value would make the share smaller: on Linux 6.18, beside
-    six busy loops on two CPUs, a thread alone in its autogroup with nice 10 did not run for 100 s, because
-    the other group's virtual time went backwards.  Source: sched(7), SCHED_BATCH.
+    Its share of CPU time stays the same.  A nice value would make the share smaller.  On Linux 6.18, with six
+    busy loops on two CPUs, a thread with nice 10, alone in its autogroup, did not run for 100 s: the virtual
+    time of the other group went backwards.  Source: sched(7), SCHED_BATCH.
     """
     _schedule(os.SCHED_BATCH, _DEFAULT_NS, slack_ns=_DEFAULT_NS)
 
@@ -64,9 +64,9 @@ def _schedule(policy: int, slice_ns: int, *, slack_ns: int) -> None:
 def hurry() -> None:
     """Run a whole dump at the lowest real-time priority, until it has used `_MAX_HURRY_S`.
 
-    Threads that start later inherit the priority; processes would, too, so the program must start none.  It
-    changes nothing if the kernel does not permit it, or if the user has made the program nice or chosen a
-    policy.  Call it in the main thread.
+    Threads that start later inherit the priority.  New processes would also inherit it, so the program must
+    start none.  Nothing changes if the kernel does not permit the priority, or if the user has chosen a nice
+    value or a policy.  Call this function in the main thread.
     """
     if os.sched_getscheduler(0) == os.SCHED_OTHER and os.getpriority(os.PRIO_PROCESS, 0) <= 0:
         try:
@@ -75,13 +75,13 @@ def hurry() -> None:
             return
         signal.signal(signal.SIGPROF, _end_hurry)
         signal.setitimer(signal.ITIMER_PROF, _MAX_HURRY_S)
-        atexit.register(signal.setitimer, signal.ITIMER_PROF, 0)  # later, Python has no handler any more
+        atexit.register(signal.setitimer, signal.ITIMER_PROF, 0)  # Python removes the handler at its exit
 
 
 def _end_hurry(_signal_number: int, _frame: object) -> None:
     try:
         tids = os.listdir("/proc/self/task")
-    except OSError:  # no files left: only the calling thread can be found
+    except OSError:  # no descriptor left: only the calling thread can be changed
         tids = ["0"]
     for tid in tids:
         try:
@@ -95,14 +95,14 @@ class RealTimePriority(threading.local):
 
     def __init__(self) -> None:
         self._depth = 0  # number of open calls to `begin`
-        self._takes_ticks = False  # True: one of these calls is that of `during_ticks`
+        self._takes_ticks = False  # True: `during_ticks` made one of these calls
         self._is_raised = False
         self._began_s = 0.0  # CPU time of the thread when its priority was raised
         self._used_s = 0.0  # CPU time that the thread used at that priority before `_began_s`
         self.is_allowed = True  # False: the kernel has refused
 
     def begin(self) -> None:
-        """From now on, run before all threads that are scheduled normally."""
+        """From now on, run before all threads that have a normal priority."""
         self._depth += 1
         if self._depth > 1 or not self.is_allowed:
             return
@@ -128,7 +128,7 @@ class RealTimePriority(threading.local):
         return self._used_s + (time.thread_time() - self._began_s if self._is_raised else 0.0)
 
     def during_ticks(self, *, is_wanted: bool) -> None:
-        """Call `begin` or `end` for the ticks of a sampler, unless that was done already."""
+        """Call `begin` or `end` for the ticks of a sampler, unless the last call did the same."""
         if is_wanted != self._takes_ticks:
             self._takes_ticks = is_wanted
             (self.begin if is_wanted else self.end)()

@@ -1,4 +1,4 @@
-"""Parses the text of /proc files: pure functions, from text to values.
+"""Parses the text of /proc files.  All functions are pure: text goes in, values come out.
 
 Two kinds of files are parsed elsewhere: memory maps (`modules.mapping`), and the files that only
 `process.facts` and `process.permission` read.
@@ -38,10 +38,10 @@ class Stat(NamedTuple):
     program: tuple[bytes, ...] = ()  # bounds of code, stack, data and arguments; execve(2) changes them
     parent: int = 0
     threads: int = 1
-    cpu: int = 0  # CPU time in clock ticks; of a process: of all its threads, ended ones included
+    cpu: int = 0  # CPU time in clock ticks; for a process: of all its threads, living or ended
     rss: int = 0  # pages
     reaped_cpu: int = 0  # CPU time of the ended children that the process has waited for
-    exit_code: int = 0  # of a stopped process: the signal that stopped it, from Linux 5.17 on; 0: unknown
+    exit_code: int = 0  # for a stopped process: number of the signal, since Linux 5.17; 0: unknown
 
     @property
     def is_over(self) -> bool:
@@ -67,7 +67,7 @@ def parse_stat(data: bytes) -> Stat:
 
 
 class SyscallInfo(NamedTuple):
-    """The system call that a thread sleeps in, with pc and sp at the entry: /proc/PID/task/TID/syscall."""
+    """The system call in which a thread sleeps, with pc and sp at its entry: /proc/PID/task/TID/syscall."""
 
     number: int  # -1 outside a system call (in a page fault, or stopped)
     args: tuple[int, ...]  # empty outside a system call
@@ -103,7 +103,7 @@ def parse_schedstat(counters: bytes | None) -> SchedStat:
 
 @total
 def parse_last_run(text: bytes | None) -> LastRun | None:
-    """Parse a `sched` file: the time when a thread last started or stopped running; None: it is not there."""
+    """Parse a `sched` file: the time when a thread last started or stopped running; None: unknown."""
     match = _LAST_RUN.search(text or b"")
     if match is None:
         return None
@@ -130,7 +130,7 @@ def parse_last_id(loadavg: bytes) -> bytes | None:
 
 
 def control_groups(cgroup: str) -> set[str]:
-    """Return the names of systemd's units, and of the groups below them, in the paths of /proc/PID/cgroup.
+    """Return all names in the paths of /proc/PID/cgroup: systemd's units, and groups above and below them.
 
     Only the hierarchy of systemd counts: the version 2 hierarchy, or "systemd" of version 1.
     """
@@ -146,22 +146,22 @@ def control_group_paths(cgroup: str) -> list[str]:
 
 @lru_cache(maxsize=_CGROUPS)
 def container_ids(cgroup: str) -> tuple[str, ...]:
-    """Return the ids of the containers that a process is in (docker, containerd, CRI-O, podman).
+    """Return the ids of the containers of a process, the innermost last (docker, containerd, CRI-O, podman).
 
-    The innermost is the last.  The monitor of a container (`crio-conmon-`, `libpod-conmon-`) is outside.
+    The monitor of a container (`crio-conmon-`, `libpod-conmon-`) runs outside of the container.
     """
     return _matches(_CONTAINER, cgroup)
 
 
 @lru_cache(maxsize=_CGROUPS)
 def pod_uids(cgroup: str) -> tuple[str, ...]:
-    """Return the uid, with hyphens, of the Kubernetes pod that a process is in, if any."""
+    """Return the uid of the Kubernetes pod of a process, with hyphens; (): the process is in no pod."""
     return tuple(uid.replace("_", "-") for uid in _matches(_POD, cgroup))
 
 
 @lru_cache(maxsize=_CGROUPS)
 def cgroup_paths(cgroup: str) -> frozenset[str]:
-    """Return the paths of the control groups that a process is in, and of the groups above them."""
+    """Return the paths of the control groups of a process, and of all groups above them."""
     names = [path.rstrip("/").split("/") for *_, path in _groups(cgroup)]
     return frozenset("/".join(each[:end]) or "/" for each in names for end in range(1, len(each) + 1))
 

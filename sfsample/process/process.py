@@ -1,6 +1,6 @@
-"""A live process, ready to be captured: its /proc directory, its modules, its threads, its tracer.
+"""Defines a live process that sfsample can capture: /proc directory, modules, threads and tracer.
 
-The constructor makes every check that can refuse the process.  After `close`, no thread of it is stopped.
+The constructor makes every check that can refuse the process.  `close` leaves no thread stopped.
 """
 
 import os
@@ -34,13 +34,13 @@ from sfsample.process.vm import read_memory
 _CLOSE_DEADLINE_S = 1.0
 _CLOSE_POLL_S = 0.001
 _DETACH_POLL_S = 0.0002
-# A refusal may be over at the next attempt: the thread was exiting (an execve(2) may then give its id to
-# another thread), or its tracer has detached before sfsample could find out which process it was.
+# Attempts to attach.  The next attempt may succeed if the thread was exiting (an execve(2) may then give its
+# id to another thread), or if another tracer has just detached.
 _MAX_ATTEMPTS = 3
 
 
 class LiveProcess:
-    """Process `pid`.  Raises the TargetError that explains why it cannot be sampled."""
+    """Process `pid`.  If sfsample cannot sample it, the constructor raises a TargetError with the reason."""
 
     def __init__(
         self, pid: int, stack_bytes: int = DEFAULT_STACK_BYTES, *,
@@ -48,7 +48,7 @@ class LiveProcess:
     ) -> None:  # fmt: skip
         """Open the process.
 
-        `attach` False: do not check now whether sfsample may trace it.  Processes may share `image_cache`.
+        `attach` False: do not check the permission to trace.  Processes may share `image_cache`.
         """
         images = image_cache or ImageCache()
         if pid == os.getpid():
@@ -58,7 +58,7 @@ class LiveProcess:
         self.pid = pid
         check_not_aside(pid)
         self.proc = ProcFs(pid)
-        self.accounted_ns: int | None = None  # CPU time that a recording has counted
+        self.accounted_ns: int | None = None  # CPU time of the process that a recording has counted
         self._mapped = False  # True: the memory map was readable
         try:
             self.arch = check(self.proc)
@@ -83,7 +83,7 @@ class LiveProcess:
         self.running_capture = RunningCapture(pid, self.arch, self.copy, child=child)
 
     def _wait_for_own_detach(self, tid: int) -> None:
-        """Wait until a finished thread of sfsample has really ended: its end detaches."""
+        """Wait until the kernel has ended a finished thread of sfsample, and so detached its tracees."""
         deadline = time.monotonic() + _CLOSE_DEADLINE_S
         while tracer_of(self.proc, tid) == os.getpid() and time.monotonic() < deadline:
             time.sleep(_DETACH_POLL_S)
@@ -98,7 +98,7 @@ class LiveProcess:
         return mapping.start, top if sp < top < mapping.end else mapping.end
 
     def _maps(self) -> tuple[Mapping, ...]:
-        """Return the memory map; () if it has become unreadable: execve(2) of a setuid program, prctl(2)."""
+        """Return the memory map; () if an execve(2) of a setuid program or prctl(2) made it unreadable."""
         try:
             maps = self.proc.maps()
         except NotPermitted as refusal:
@@ -117,7 +117,7 @@ class LiveProcess:
     def threads(self) -> list[tuple[int, Stat]]:
         """Return the living threads, by ascending id, with their present state.
 
-        A thread that stopped late, and that only sfsample holds, counts as running.
+        A thread that sfsample has stopped, but not yet captured, counts as running.
         """
         stats = self.proc.thread_stats()
         self._forget_ended([tid for tid, _ in stats])
@@ -135,7 +135,7 @@ class LiveProcess:
         return tids
 
     def thread(self, tid: int) -> Thread:
-        """Return the object of a thread; it stays the same until the thread ends."""
+        """Return the object of a thread: the same object until the thread ends."""
         thread, files = self._threads.get(tid), self.proc.thread(tid)
         if thread is None or thread.files is not files:
             thread = self._threads[tid] = Thread(tid, files)
@@ -165,8 +165,8 @@ class LiveProcess:
     ) -> ThreadSnapshot | NotCaptured:
         """Stop one thread, if the filter permits it, and capture it.
 
-        Raises NotPermitted if the kernel refuses although the thread lives.  A thread that another process
-        traces is only not captured: other threads may be free, and another sampler detaches soon.
+        Raises NotPermitted if the kernel refuses although the thread lives.  If another process traces the
+        thread, the result is NotCaptured: other threads may be free, and another sampler detaches soon.
         """
         for _ in range(_MAX_ATTEMPTS):
             taken = self.running_capture.capture(thread, patience_ns, stop_filter)
@@ -178,7 +178,7 @@ class LiveProcess:
         raise not_permitted(self.proc)
 
     def refusal(self, tid: int) -> NotCaptured | None:
-        """Return the reason why sfsample could not attach to a thread; None: the reason is gone."""
+        """Return the reason why sfsample could not attach to a thread; None: the next attempt may succeed."""
         stat = self.proc.thread(tid).stat()
         if stat is None or stat.state in "ZX":
             return NotCaptured(Reason.GONE, "exited")
@@ -191,7 +191,7 @@ class LiveProcess:
     def release(self) -> None:
         """Release every thread that was asked to stop.
 
-        The kernel releases a thread that stops more than a second later, when the calling OS thread ends.
+        If a thread stops more than a second later, the kernel releases it when the calling OS thread ends.
         """
         deadline = time.monotonic() + _CLOSE_DEADLINE_S
         while not self.running_capture.release_pending() and time.monotonic() < deadline:
@@ -213,8 +213,8 @@ def _root_of(proc: ProcFs, images: ImageCache) -> ProcessRoot:
     """Return the root directory, pid and user id of a process as the process itself sees them.
 
     With these, sfsample finds debug files and perf maps even after the process has ended.  If sfsample may
-    not open the root directory of the process, it searches its own.  Source: proc(5): `Uid` (the second
-    number is the effective id) and `NSpid` (the last number is in the innermost namespace).
+    not open the root directory of the process, it searches its own root directory.  Source: proc(5): `Uid`
+    (the second number is the effective id), `NSpid` (the last number is the id in the innermost namespace).
     """
     status = proc.status()
     pid = int((status.get("NSpid") or str(proc.pid)).split()[-1])

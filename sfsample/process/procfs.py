@@ -1,8 +1,8 @@
-"""Reads /proc/PID as values: memory map, threads, states, counters.
+"""Reads /proc/PID as values: memory map, threads, states, counters.  `proc_text` parses the texts.
 
-sfsample opens every file below a directory that stays open.  So it never mistakes a later process with the
-same pid for the target: after the end of the target, its files answer ESRCH.  If a process or thread has
-ended, the result is None, never an exception.  `cause_of` judges other failures, `proc_text` parses the text.
+sfsample opens every file below a directory that stays open.  After the end of the target, the files of this
+directory answer ESRCH.  So sfsample never mistakes a later process with the same pid for the target.  If a
+process or thread has ended, the result is None, never an exception.  `cause_of` judges other failures.
 
 Source: proc(5); open(2) and read(2), "ERRORS"; clock_getcpuclockid(3): the number of a process's clock; Linux
 kernel/fork.c, copy_process: alloc_pid comes before attach_pid.
@@ -51,7 +51,7 @@ HIDDEN = (
 
 
 class Cause(Enum):
-    """Why a file of a process or thread cannot be read."""
+    """The reason why sfsample cannot read a file of a process or thread."""
 
     GONE = "the process or thread has ended"
     REFUSED = "sfsample may not read it, or this kernel does not have it"
@@ -65,7 +65,7 @@ _CAUSES = dict.fromkeys((ENOENT, ESRCH, ENOTDIR, EBADF), Cause.GONE) | dict.from
 
 
 def cause_of(failure: OSError) -> Cause:
-    """Return the cause why a file of /proc/PID could not be read.  No other code judges these errors."""
+    """Return the cause of an error in reading a file of /proc/PID.  No other code judges these errors."""
     return _CAUSES.get(failure.errno or 0, Cause.TROUBLE)
 
 
@@ -111,10 +111,10 @@ def stat_of(pid: int | str) -> Stat | None:
 
 
 class NewIds:
-    """Detects that the kernel has assigned a new process or thread id, so that /proc is listed only then.
+    """Detects that the kernel has assigned a process or thread id; callers need to list /proc only then.
 
     The new id may belong to an unrelated process.  The kernel assigns an id before the thread appears in
-    /proc, on a loaded machine long before.  So callers sometimes list /proc without a new id, too.
+    /proc, on a loaded machine long before.  So callers also list /proc now and then without a new id.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class NewIds:
 class ProcFs:
     """The /proc directory of one process.  Raises NoSuchProcess, or NotPermitted if /proc hides it.
 
-    Every method raises ReadFailed for a failure that does not mean that the process or thread has ended.
+    Every method raises ReadFailed for a failure of the kind `Cause.TROUBLE`.
     """
 
     def __init__(self, pid: int) -> None:
@@ -167,7 +167,7 @@ class ProcFs:
         if cause_of(failure) is not Cause.TROUBLE:
             return
         if failure.errno in NO_FILE_ERRNOS:
-            for thread in self._threads.values():  # free files for the work that follows
+            for thread in self._threads.values():  # frees descriptors for the work that follows
                 thread.close()
         raise _refusal(self.pid, failure) from None
 
@@ -215,7 +215,7 @@ class ProcFs:
         return False
 
     def exe_path(self) -> str | None:
-        """Return the path of the program that the process runs, also of a deleted one, or None."""
+        """Return the path of the program that the process runs, even if it was deleted; None: unknown."""
         name = f"task/{self.anchor()}/exe"
         with suppress(OSError):
             inode = os.stat(name, dir_fd=self._dir).st_ino
@@ -226,8 +226,8 @@ class ProcFs:
         """Return True if no thread of the process lives.
 
         The first thread may end before the other threads, and is then a zombie.  When another thread calls
-        execve(2), the first thread is a zombie until the calling thread takes its id.  So one reading may
-        show only a zombie although the process lives on, but several readings do not.
+        execve(2), the first thread is a zombie until the calling thread takes its id.  So one reading is not
+        enough: it may show only a zombie although the process lives on.
         """
         return all(self._seems_ended() for _ in range(_MAX_READINGS))
 
@@ -262,7 +262,7 @@ class ProcFs:
     def place_at(self, address: int) -> Place | None:
         """Return the place that is mapped at an address; None: the kernel cannot tell (before Linux 6.11).
 
-        The file stays open until the maps are read again: to open it takes longer than to ask.
+        The maps file stays open until the maps are read again: opening takes longer than the query.
         """
         _QUESTION.pack_into(self._query, 0, _QUERY_BYTES, 0, address)
         try:
@@ -310,8 +310,8 @@ class ProcFs:
 
     def thread_stats(self) -> list[tuple[int, Stat]]:
         """Return the stat line of every thread, by ascending id."""
-        # Read all open files first, and parse them afterwards: while sfsample runs, a sleeping thread may
-        # wake up on another CPU, and would seem to have been running before.
+        # Read all open files first, and parse them afterwards.  Otherwise sleeping threads could wake up on
+        # another CPU while sfsample parses, and would seem to have been running before.
         known = {tid: thread.read("stat") for tid, thread in sorted(self._threads.items()) if thread.fds}
         tids = self.threads()
         self.keep_only(tids)
@@ -319,7 +319,7 @@ class ProcFs:
         return [(tid, stat) for tid, line in lines if line and (stat := parse_stat(line))]
 
     def keep_only(self, tids: Iterable[int]) -> None:
-        """Close the files of all other threads."""
+        """Close the files of all threads except `tids`."""
         for tid in self._threads.keys() - {*tids}:
             self._threads.pop(tid).end()
 

@@ -13,9 +13,9 @@ from sfsample.core.snapshot import Registers
 from sfsample.process.registers import NT_ARM_PAC_MASK, decode, layout_of, with_pac_mask
 from sfsample.process.vm import Iovec
 
-# ctypes starts ldconfig, or gcc from PATH, to find the C library.  CDLL(None) finds it without a program.
+# To find the C library, ctypes would start ldconfig, or gcc from PATH.  CDLL(None) starts no program.
 _search = ctypes.util.find_library
-ctypes.util.find_library = lambda name: None  # noqa: ARG005 - as `find_library` names it
+ctypes.util.find_library = lambda name: None  # noqa: ARG005 - the parameter has this name there
 
 from ptrace import PtraceError  # noqa: E402
 from ptrace.binding.func import PTRACE_DETACH, PTRACE_POKEUSER, ptrace  # noqa: E402
@@ -105,7 +105,7 @@ class RegisterReader:
 
     @property
     def call(self) -> int | None:
-        """Number of the system call in which the thread was; None: it was in none, or not on x86-64.
+        """Number of the system call in which the thread was; None: no call, or another machine than x86-64.
 
         Source: Linux arch/x86/entry: `orig_ax` is -1 after an interrupt, an exception and sigreturn.
         """
@@ -114,7 +114,7 @@ class RegisterReader:
         return None if number >> 63 else number
 
     def _read_pac_mask(self, tid: int) -> None:
-        """Read the mask of the authentication code in a return address, if the CPU makes such codes."""
+        """Read the mask of the authentication code in return addresses, if the CPU makes such codes."""
         words = (ctypes.c_ulonglong * 2)()
         vector = Iovec(ctypes.addressof(words), ctypes.sizeof(words))
         self._mask_unknown = False

@@ -1,7 +1,7 @@
 """Captures the Python frames of the threads of a live process, together with their stacks.
 
-sfsample looks for the interpreter at the first capture of a process, and again if its modules have changed:
-the program may load libpython later, or call execve(2).
+sfsample looks for the interpreter at the first capture of a process.  It looks again if the modules have
+changed: the program may load libpython later, or call execve(2).
 """
 
 import os
@@ -31,10 +31,10 @@ from sfsample.runtimes.cpython.threads import Gil, thread_states
 
 Resume = Callable[[ThreadSnapshot, Stack, int], Stack]  # type of `Unwinder.resume`
 
-_MAX_PIECES, _MAX_KEPT_BYTES = 200, 1 << 16  # lists of pieces that are kept, and bytes of each list
+_MAX_PIECES, _MAX_KEPT_BYTES = 200, 1 << 16  # lists of pieces in the cache, and bytes of each list
 _DISTANCES = range(64, 320, 8)  # bytes from the mark of an activation to its CFA: 144 to 176 in known builds
 _MAX_GUESSES = 20  # attempts to guess this distance
-_MAX_BREAKS = 64  # breaks in one stack that the walk of the native frames gets over
+_MAX_BREAKS = 64  # breaks in the native frames of one stack after which the walk resumes
 
 
 def runs_python(process: LiveProcess) -> bool:
@@ -45,7 +45,7 @@ def runs_python(process: LiveProcess) -> bool:
 
 
 def _own_directories(proc: ProcFs) -> list[str]:
-    """Return the likely entries of sys.path for own code: the script's directory, the working directory."""
+    """Return the likely directories of the program's own code: the script's, and the working directory."""
     cwd = proc.link("cwd") or "/"
     words = os.fsdecode(proc.read("cmdline", chunks=1) or b"").split("\0")
     scripts = [os.path.join(cwd, word) for word in words[1:] if word.endswith(".py")][:1]
@@ -63,15 +63,15 @@ class PythonCapture:
         self._room, self._budget = Room(), Budget(CAPTURE_NS)
         self._guesses = 0
         self._tid = process.pid  # id of the thread through which sfsample reads the memory
-        self._pieces: dict[tuple[Span, ...], Pieces] = {}  # lists of pieces that were read last
+        self._pieces: dict[tuple[Span, ...], Pieces] = {}  # cache of lists of pieces
         self._runtime: PythonRuntime | None = None
         self.interpreter: Interpreter | None = None
         self._mapping: Mapping | None = None  # mapping of the interpreter's code
-        self._id_before_fork: int | None = None  # see `_find_id_before_fork`; None: not looked for yet
+        self._id_before_fork: int | None = None  # see `_find_id_before_fork`; None: not searched for yet
         self._without: set[Module] = set()  # modules that have no interpreter
         self._tasks: TaskReader | None = None
         self._tasks_budget = Budget(TASKS_NS)
-        self.problem = ""  # reason why Python frames are not shown; "": there is none
+        self.problem = ""  # reason why Python frames are missing; "": there is none
 
     def prepare(self, thread: Thread) -> None:
         """Let the next capture of a thread copy the memory that its Python frames need."""
@@ -85,7 +85,7 @@ class PythonCapture:
         # again at each capture: the child may have freed this thread state, and the memory may look the same.
         if runtime is not None and thread.tid == self._pid and (before or (before is None and plan is None)):
             self._id_before_fork = self._find_id_before_fork()
-            if before and before != self._id_before_fork:  # PyOS_AfterFork_Child was called
+            if before and before != self._id_before_fork:  # the child has called PyOS_AfterFork_Child
                 runtime = self._runtime = self._new_runtime()
             plan = runtime.plan(self._native_id(thread))
         if self._has_spent("its interpreters, threads and frames need") or plan is None:
@@ -94,7 +94,7 @@ class PythonCapture:
             thread.beside = Beside(plan, self._room, self._process.arch.byteorder)
 
     def stack(self, thread: Thread, memory: Memory, frames: Sequence[Frame]) -> PythonStack | None:
-        """Return the Python frames of a thread from its capture; None: it has none."""
+        """Return the Python frames of a thread from its capture; None: no Python frames."""
         if self._runtime is None or thread.beside is None:
             return None
         python = self._runtime.stack(self._native_id(thread), memory, frames)
@@ -108,7 +108,7 @@ class PythonCapture:
         return python if any(find(frame.pc) is interpreter for frame in frames) else None
 
     def has_gil(self, thread: Thread, memory: Memory, frames: Sequence[Frame]) -> bool | None:
-        """Return True if a thread held its GIL in its capture, or without --gil; None: unknown."""
+        """Return True if a thread held its GIL at its capture; None: unknown.  Without --gil, return True."""
         if not self._with_gil or self._runtime is None:
             return not self._with_gil
         stack = (frames[0].sp, frames[-1].cfa or frames[-1].sp) if frames else (0, 0)
@@ -117,8 +117,8 @@ class PythonCapture:
     def over_breaks(self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack, resume: Resume) -> Stack:
         """Walk on if a stack ends too early; return the longer stack, or `stack` itself if that fails.
 
-        The walk goes on behind the next native frame of the interpreter's loop.  `loop_marks` finds a mark in
-        this frame; the distance from the mark to the CFA of the frame is always the same.
+        The walk resumes at the CFA of the next native frame of the interpreter's loop.  `loop_marks` finds a
+        mark in this frame; the distance from the mark to the CFA is always the same.
         """
         longer = stack
         for _ in range(_MAX_BREAKS if self._runtime is not None and thread.beside is not None else 0):
@@ -139,7 +139,7 @@ class PythonCapture:
         marks, distance = runtime.loop_marks(self._native_id(thread), memory, sp)
         if distance is not None or not marks or self._guesses > _MAX_GUESSES:
             return [min(marks) + distance] if marks and distance is not None else ()
-        self._guesses += 1  # the right distance has a return address at CFA - 8 for each mark
+        self._guesses += 1  # at the right distance, each mark has a return address at CFA - 8
         modules = self._process.modules
         words = {guess: [memory.word(mark + guess - 8) or 0 for mark in marks] for guess in _DISTANCES}
         return [min(marks) + guess for guess, returns in words.items()
@@ -166,7 +166,7 @@ class PythonCapture:
         return self._tasks.waiting(self._runtime.listed(self._native_id(thread)), stack, has_run)
 
     def gil(self, thread: Thread) -> Gil | None:
-        """Return the GIL of a thread; None: it is unknown, or there is none."""
+        """Return the GIL of a thread; None: unknown, or no GIL."""
         gil = None if self._runtime is None else self._runtime.gil(self._native_id(thread))
         if gil is not None and gil.holder and gil.holder == self._id_before_fork:
             gil = gil._replace(holder=self._process.own_id(self._pid))
@@ -206,7 +206,7 @@ class PythonCapture:
         )
 
     def _find_id_before_fork(self) -> int:
-        """Return the old id that the interpreter of a forked child has for its main thread; 0: none.
+        """Return the old id by which the interpreter of a forked child lists its main thread; 0: none.
 
         The old id is the id of the forking thread in the parent.  PyOS_AfterFork_Child replaces the old id,
         but not all C code calls this function: uWSGI does not call it in its workers.
@@ -218,7 +218,7 @@ class PythonCapture:
         return 0 if self._process.own_id(self._pid) in listed or not others else others[-1]
 
     def _native_id(self, thread: Thread) -> int:
-        """Return the id that the interpreter has for a thread."""
+        """Return the id by which the interpreter lists a thread."""
         if thread.tid == self._pid and self._id_before_fork:
             return self._id_before_fork
         return self._process.own_id(thread.tid)

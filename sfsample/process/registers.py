@@ -1,8 +1,8 @@
 """Decodes register sets of the kernel into values by DWARF number.
 
-PTRACE_GETREGSET and the notes of a core file have the same bytes, and this module decodes both.  It reads the
-raw sets, because python-ptrace's structures lack s390x and describe only the machine they run on.  The files
-of the machines (`core/arches/`) have the layouts of the sets.
+PTRACE_GETREGSET and the notes of a core file have the same bytes, and this module decodes both.  The layouts
+come from `core/arches/`, because python-ptrace has structures only for the machine on which it runs, and none
+for s390x.
 
 Source: Linux include/uapi/linux/elf.h (note types).
 """
@@ -29,7 +29,7 @@ def decode(register_set: RegisterSet, raw: bytes | bytearray | memoryview, arch:
 
 
 def with_pac_mask(arch: Arch, raw: bytes | bytearray | memoryview) -> Arch:
-    """Return the architecture with the mask of return addresses in `raw`, a note NT_ARM_PAC_MASK."""
+    """Return the architecture with the mask of return addresses from `raw` (a note NT_ARM_PAC_MASK)."""
     order = "<" if arch.byteorder == "little" else ">"
     mask: int = unpack_from(f"{order}2Q", raw)[1]  # data mask, code mask
     return arch._replace(ra_mask=~mask & (1 << 64) - 1) if mask else arch

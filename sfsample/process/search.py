@@ -1,8 +1,8 @@
 """Finds processes: by name, systemd unit, control group, container, pod, user or CPU time.
 
-`watch` searches again for every slice.  So each search is one pass over /proc that reads one file of most
-processes: 2,000 processes take some 50 ms (scripts/bench/watch).  A search leaves out sfsample itself, kernel
-threads and zombies; the last two have no command line.
+`watch` searches again for every slice.  So each search is one pass over /proc that reads only one file of
+most processes: 2,000 processes take some 50 ms (scripts/bench/watch).  A search leaves out sfsample itself.
+It also leaves out kernel threads and zombies, which have no command line.
 """
 
 import os
@@ -30,22 +30,22 @@ _PARSERS: dict[str, Callable[[str], Iterable[str]]] = {
     "unit": control_groups,
 }
 _COMM_LENGTH = 15  # bytes after which the kernel cuts the name of a process
-_FIRST_LOOK_S = 1.0  # seconds for which the first look counts CPU time
+_FIRST_LOOK_S = 1.0  # seconds over which the first call of `busiest` measures CPU time
 
 
 def find_by_name(name: str) -> list[tuple[int, str]]:
     """Return pid and command line of the processes called `name`.
 
     If there is no such process, return those whose command line contains `name`, except other instances of
-    sfsample.  The ancestors of sfsample are left out: the command line of the shell contains the same words.
+    sfsample.  The ancestors of sfsample are left out, because the shell's command line contains the name.
     Raises NotPermitted.
     """
-    import psutil  # imported here, because no other search needs psutil
+    import psutil  # a module that no other search needs
 
     if not _pids():
         raise NotPermitted(0, f"not permitted to look for: {name}", *HIDDEN)
     own_pids = {os.getpid()}
-    with suppress(psutil.Error):  # /proc hides some of them (hidepid)
+    with suppress(psutil.Error):  # /proc may hide ancestors (hidepid)
         own_pids |= {ancestor.pid for ancestor in psutil.Process().parents()}
     exact, partial = [], []
     for process in psutil.process_iter(["pid", "name", "cmdline", "exe"]):
@@ -62,13 +62,13 @@ def find_by_name(name: str) -> list[tuple[int, str]]:
 
 
 def similar_names(name: str) -> list[str]:
-    """Return the names of processes that `name` may be a misspelling of."""
+    """Return the names of processes that the user may have meant by `name`."""
     programs = (_name(pid, words) for pid in _pids() if pid != os.getpid() and (words := _command(pid)))
     return similar(name, {program: program for program in programs})
 
 
 def similar(spelling: str, names: dict[str, str]) -> list[str]:
-    """Return the names whose key resembles `spelling`, in any case."""
+    """Return the names whose key resembles `spelling`, whether upper or lower case."""
     from difflib import get_close_matches
 
     lower = {key.lower(): name for key, name in sorted(names.items())}
@@ -76,7 +76,7 @@ def similar(spelling: str, names: dict[str, str]) -> list[str]:
 
 
 def groups_by_cgroup(kind: str, proc: str = "/proc") -> dict[str, list[int]]:
-    """Return the pids of each container, pod, control group or unit (`kind`), by its name."""
+    """Return the pids in each container, pod, control group or unit (`kind`), by name."""
     parse = _PARSERS[kind]
     groups: dict[str, list[int]] = {}
     for pid in _pids(proc):
@@ -101,7 +101,7 @@ def programs(pids: Iterable[int], proc: str = "/proc") -> list[int]:
 
 
 class CpuTimes:
-    """Measures which processes use the most CPU time between two looks."""
+    """Measures which processes use the most CPU time between two calls."""
 
     def __init__(self) -> None:
         self._before: dict[tuple[int, int], int] = {}  # CPU time in clock ticks, by pid and start time
@@ -114,8 +114,8 @@ class CpuTimes:
         before, self._before = self._before, self._look()
         used = {key[0]: (cpu - before.get(key, 0), cpu) for key, cpu in self._before.items()}
         ranked = sorted(used, key=used.__getitem__, reverse=True)[: 2 * number]
-        fit = {*programs(ranked)}
-        return [pid for pid in ranked if pid in fit][:number]
+        targets = {*programs(ranked)}
+        return [pid for pid in ranked if pid in targets][:number]
 
     def _look(self) -> dict[tuple[int, int], int]:
         stats = ((pid, stat) for pid in _pids() if pid != os.getpid() and (stat := stat_of(pid)))
@@ -124,7 +124,7 @@ class CpuTimes:
 
 
 def find_by_unit(unit: str, proc: str = "/proc") -> list[int]:
-    """Return the pids of a systemd unit, also of its lower control groups; "nginx" means "nginx.service"."""
+    """Return the pids of a systemd unit and of groups below it; "nginx" means "nginx.service"."""
     return programs(groups_by_cgroup("unit", proc).get(_unit_name(unit), ()), proc)
 
 

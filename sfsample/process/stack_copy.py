@@ -1,12 +1,12 @@
-"""Copies the stack of one thread, and other stacks that its walk leads to.
+"""Copies the stack of one thread, and the other stacks to which its walk leads.
 
-The thread may be stopped during `fill`.  So `fill` only makes system calls; `result` does all other work
-later, and turns the copy into a `Memory`.
+The thread may be stopped during `fill`.  So `fill` only makes system calls.  Later, `result` does all other
+work, and turns the copy into a `Memory`.
 
-A stack may continue on another one: a signal handler runs on an alternate stack, or the program switches
-stacks itself (split stacks; a function that is called on a larger stack).  If a walk has left the copied
-stacks, sfsample captures the thread again, and copies the other stack, too.  It copies that stack at each
-capture as long as the thread's own stack leads there.
+A stack may continue on another stack: a signal handler runs on an alternate stack, or the program itself
+switches stacks (split stacks; a function that is called on a larger stack).  If a walk leaves the copied
+stacks, sfsample captures the thread again, and copies the other stack, too.  sfsample copies the other stack
+at each capture as long as the thread's own stack leads there.
 """
 
 import time
@@ -20,8 +20,8 @@ from sfsample.process.beside import Beside
 from sfsample.process.thread import Thread
 from sfsample.process.vm import CopyBuffer
 
-_MAX_OTHER_STACKS = 6  # stacks that a thread's own stack leads to
-_SAVED_REGISTERS_BYTES = 512  # space below a return address, in which its frame may have saved registers
+_MAX_OTHER_STACKS = 6  # stacks to which a thread's own stack leads
+_SAVED_REGISTERS_BYTES = 512  # bytes below a return address, where a frame may have saved registers
 _PIECE_BYTES = 128 * 1024  # bytes copied between two checks of the time limit
 NO_LIMIT_NS = 1 << 62
 _REHEARSED_BYTES = 1024  # bytes at the top of the stack, read in advance to warm the CPU's caches
@@ -43,7 +43,7 @@ class StackCopy:
         self._until_ns, self._out_of_time = NO_LIMIT_NS, False
         self.cut_short = 0  # copies that the time limit has ended
         self._beside: Beside | None = None  # memory copied together with the last thread's stack
-        self._extra: list[tuple[int, int]] = []  # address and size of the content of each spare
+        self._extra: list[tuple[int, int]] = []  # address and size of the stack in each spare buffer
 
     def rehearse(self, thread: Thread) -> None:
         """Read the memory that `fill` will probably read, to bring it into the CPU's caches."""
@@ -56,7 +56,7 @@ class StackCopy:
             self._follow(thread.beside, high - _REHEARSED_BYTES, _REHEARSED_BYTES, NO_LIMIT_NS)
 
     def fill(self, thread: Thread, sp: int, until_ns: int = NO_LIMIT_NS) -> None:
-        """Copy the stack from `sp`; after `until_ns` (perf_counter_ns) only its first piece."""
+        """Copy the stack from `sp` on; after `until_ns` (perf_counter_ns), copy only its first piece."""
         tid, (low, high) = thread.tid, thread.stack_extent
         end = high if low <= sp < high else ADDRESS_SPACE
         if thread.stack_end is not None:
@@ -74,12 +74,12 @@ class StackCopy:
         self.cut_short += self._out_of_time
 
     def _follow(self, beside: Beside, base: int, count: int, until_ns: int) -> None:
-        """Copy the other memory to which the stack in the buffer (`count` bytes from `base`) leads."""
+        """Copy the other memory to which the stack in the buffer leads: `count` bytes from `base`."""
         copied = memoryview(self._buffer.bytes)[:count]
-        beside.follow(BytesMemory(base, copied, self._arch.byteorder), until_ns)  # type: ignore[arg-type]  # is only read
+        beside.follow(BytesMemory(base, copied, self._arch.byteorder), until_ns)  # type: ignore[arg-type]
 
     def _copy_from(self, buffer: CopyBuffer, tid: int, sp: int, end: int) -> tuple[int, int, int]:
-        """Copy from the red zone below sp; or from the page of sp, if the page below was never used.
+        """Copy from the red zone below sp; if its page was never used, copy from the page of sp.
 
         Return the first address, the number of bytes requested up to `end`, and the number of bytes read.
         """
@@ -94,8 +94,8 @@ class StackCopy:
     def _copy_pieces(self, buffer: CopyBuffer, tid: int, start: int, size: int) -> int:
         """Copy piece by piece until the time limit; return the number of bytes read.
 
-        The first piece is copied even after the limit: sfsample holds the thread already (it may have lost
-        its CPU for a while), and most stacks are not longer than one piece.
+        sfsample may have lost its CPU, so the limit may have passed already.  The first piece is copied even
+        then, because most stacks fit into one piece.
         """
         at = 0
         while at < size:
@@ -113,9 +113,9 @@ class StackCopy:
         return at
 
     def result(self, thread: Thread, sp: int) -> tuple[Memory, bool]:
-        """Return the copy, and whether it ended at the limit rather than at the end of the stack.
+        """Return the copy, and True if it ended at a limit, not at the end of the stack.
 
-        The next `fill` does not change it.
+        The next `fill` does not change the returned copy.
         """
         self._learn_extent(thread, sp)
         order = self._arch.byteorder
@@ -130,7 +130,7 @@ class StackCopy:
         return PiecewiseMemory(memory, *others, *([beside] if beside else [])), bounded
 
     def _learn_extent(self, thread: Thread, sp: int) -> None:
-        """Learn the bounds of a thread's stack, and cut off the bytes copied beyond its end."""
+        """Learn the bounds of a thread's stack, and drop the bytes that were copied beyond its end."""
         low, high = thread.stack_extent
         if not low <= sp < high:
             extent = self._stack_extent(sp)
@@ -139,11 +139,12 @@ class StackCopy:
                 self._count = min(self._count, extent[1] - self._base)
 
     def learn(self, thread: Thread, stack: Stack) -> bool:
-        """Learn where a walk left the copied stacks; return True if the next capture copies from there."""
+        """Learn to which other stack a walk has led; True: the next capture copies this stack."""
         end = [(frame.pc, frame.sp) for frame in stack.frames[-1:]]
         known = thread.other_stacks
         if stack.missing is None:
-            if known and end != thread.other_stacks_end:  # wrong data on that stack may have ended the walk
+            # the same end as before: wrong data on the other stack may have ended the walk
+            if known and end != thread.other_stacks_end:
                 thread.other_stacks = self._visited(stack, known)
             return False
         extent = self._stack_extent(stack.missing)
@@ -158,6 +159,6 @@ class StackCopy:
         return True
 
     def _visited(self, stack: Stack, starts: tuple[int, ...]) -> tuple[int, ...]:
-        """Return those of `starts` (of copied stacks) on which the walk has frames."""
+        """Return the starts of the copied stacks on which the walk has frames."""
         sps = [frame.sp for frame in stack.frames]
         return tuple(start for start in starts if any(start <= sp < start + self._slice for sp in sps))

@@ -1,18 +1,18 @@
 """Asks threads to stop and releases them: the only module that knows the ptrace state of a thread.
 
-A `StopRequest` is the state of one thread, and `Tracer` moves it:
+A `StopRequest` has the state of one thread, and `Tracer` changes this state:
 
     IDLE, RELEASED, LOST --stop--> REQUESTED --stop (again)--> STOPPED --release--> RELEASED
     REQUESTED --the thread ends, or an execve(2) takes its id--> LOST
     REQUESTED --release_pending, once the thread has stopped--> RELEASED
-    STOPPED --release, but the thread was killed meanwhile--> REQUESTED (its end must be waited for)
+    STOPPED --release, but the thread was killed meanwhile--> REQUESTED (sfsample must wait for its end)
 
 `release` lets the thread run again whatever happened since `stop`, even an exception.  Python can raise
 Ctrl-C between any two calls; if that happens in `release`, `release_pending` does the work.  `release` also
 delivers a signal that arrived while the thread was stopped.  A thread that does not stop in time stays
-REQUESTED.  When it stops, `RunningCapture.collect_stopped` captures and releases it (`ProcessSampler.collect`
-counts it).  If sfsample dies, the kernel releases it.  All calls for one process come from one OS thread, as
-ptrace(2) binds a tracee to its tracing thread.
+REQUESTED.  When it stops, `RunningCapture.collect_stopped` captures and releases it, and
+`ProcessSampler.collect` counts it.  If sfsample dies, the kernel releases all tracees.  ptrace(2) binds a
+tracee to its tracing thread, so all calls for one process come from one OS thread.
 
 Source: ptrace(2), "Attaching and detaching", "PTRACE_EVENT stops", "execve(2) under ptrace"; wait(2).
 """
@@ -59,20 +59,20 @@ _MINUS_EINTR = _WORD - EINTR
 # EINTR, and ERESTARTSYS, -NOINTR, -NOHAND, _RESTARTBLOCK of Linux include/linux/errno.h
 _INTERRUPTED = (EINTR, 512, 513, 514, 516)
 
-# A thread that runs on another CPU stops within tens of microseconds: poll for that long.  A thread may also
-# wait for the CPU on which sfsample runs, and can stop only while sfsample sleeps.  So sfsample then sleeps,
-# until the kernel sends SIGCHLD for the stop.
-# (Longer polling, or sched_yield, delays the thread by milliseconds; waitpid has no time limit.)
+# A thread that runs on another CPU stops within tens of microseconds, so sfsample polls for that long.  A
+# thread that waits for sfsample's CPU can stop only while sfsample sleeps.  So after the polling, sfsample
+# sleeps until the kernel sends SIGCHLD for the stop.
+# (Longer polling, or sched_yield, delays such a thread by milliseconds; waitpid has no time limit.)
 _POLL_NS = 50_000
 _LONGEST_SLEEP_S = 0.001  # limit in seconds: another thread of sfsample may have taken the signal
 _SIGCHLD = {signal.SIGCHLD}
-# The wait may be long: a thread that waits for a CPU on a busy machine is not stopped yet.
+# A long wait does no harm: a thread that waits for a CPU on a busy machine is not stopped yet.
 PATIENCE_NS = 1_000_000_000
 _SLOW_STOP = "in uninterruptible sleep, or the machine is overloaded"
-# An execve(2) that ends other threads can make the kernel forget a request to stop (6 of 2,743 on Linux 6.18,
-# with a program that only calls execve).  So sfsample repeats the request.
+# An execve(2) that ends other threads can make the kernel forget a request to stop (6 of 2,743 requests on
+# Linux 6.18, with a program that only calls execve).  So sfsample repeats the request.
 _REPEAT_REQUEST_NS = 10_000_000
-# thread ids that any OS thread of sfsample may trace, except children of sfsample
+# ids of the threads that any OS thread of sfsample may be tracing; children of sfsample are left out
 _TRACED: set[int] = set()
 
 
@@ -96,7 +96,7 @@ class StopRequest:
         self.thread = thread  # None: an execve(2) gave this thread id to a tracee
         self.state = StopState.IDLE
         self.requested_ns = 0
-        self.last_running_ns = 0  # last time at which the thread was seen not to be stopped
+        self.last_running_ns = 0  # last time when sfsample saw that the thread was not stopped
         self.signal_number = 0  # signal that the release delivers
         self.before = BeforeStop()  # the scheduler's figures just before the request
 
@@ -110,7 +110,7 @@ class Tracer:
     """Stops threads of process `pid`, one at a time.  `release` must follow `stop`, whatever `stop` returned.
 
     `child`: the process is a child of sfsample; the code that started it waits for its end.  Every thread of
-    sfsample should block SIGCHLD (`TracerThread` does), or a stop is noticed up to a millisecond late.
+    sfsample should block SIGCHLD (`TracerThread` does); otherwise sfsample may notice a stop 1 ms late.
     """
 
     def __init__(self, pid: int, arch: Arch, *, child: bool = False) -> None:
@@ -122,15 +122,15 @@ class Tracer:
         self.reader = RegisterReader(arch)
         self._held: StopRequest | None = None  # the request between `stop` and `release`
         self._repeat_at_ns = 0
-        self.pending = dict[int, StopRequest]()  # thread id -> request in REQUESTED, if no call waits for it
+        self.pending = dict[int, StopRequest]()  # thread id -> request in REQUESTED; no call waits for it
 
     def rehearse(self, tid: int) -> None:
         """Make the calls of the pause on a thread that is not traced.
 
-        The calls fail at once.  The CPU's caches then have their code, which saves 12 of 75 us in the pause.
+        The calls fail at once, but bring their code into the CPU's caches.  The pause is 12 of 75 us shorter.
         """
         try:
-            os.waitpid(self._own_pid, _WAIT_FLAGS)  # no child of sfsample, so nothing is reaped
+            os.waitpid(self._own_pid, _WAIT_FLAGS)  # a process is not its own child: nothing is reaped
         except ChildProcessError:
             self.reader.read(tid)
 
@@ -153,8 +153,8 @@ class Tracer:
     def _request(self, request: StopRequest) -> NotCaptured | None:
         """Become the tracer of a thread and ask it to stop; None: the thread will stop.
 
-        PTRACE_INTERRUPT follows PTRACE_SEIZE at once.  A signal stops a tracee, too, so after a longer time
-        sfsample would see a thread that handles many signals only at its signals.
+        PTRACE_INTERRUPT follows PTRACE_SEIZE at once, because a tracee also stops at each signal.  With a
+        delay in between, samples of a thread with many signals would show only the arrival of signals.
         """
         tid = request.tid
         if self._is_guarded and not request.before.asleep:
@@ -162,7 +162,7 @@ class Tracer:
             if self._is_guarded:
                 self._held = None
                 return NotCaptured(Reason.NOT_STOPPABLE, TOO_YOUNG)
-        if tid != self._child:  # a child's end belongs to the code that started it
+        if tid != self._child:  # the code that started a child waits for its end
             _TRACED.add(tid)
         seized = False
         request.signal_number = 0
@@ -174,7 +174,7 @@ class Tracer:
             if not interrupt(tid):
                 return NotCaptured(Reason.GONE, "exited while it was being stopped")
         except PtraceError as refusal:
-            if seized:  # only `seize` raises, except for Ctrl-C
+            if seized:  # no refusal of `seize`: `release` will release the thread
                 raise
             self._held = None
             _TRACED.discard(tid)
@@ -204,7 +204,7 @@ class Tracer:
                 await_stop(patience_ns / 1e9)
 
     def _taken_by_execve(self, request: StopRequest) -> StopRequest | None:
-        """Note that an execve(2) took the id; return the request of the tracee, which now has the pid."""
+        """Note that an execve(2) took the id; return a request for the tracee, whose id is now the pid."""
         request.state = StopState.LOST
         _TRACED.discard(request.tid)
         if self._pid in self.pending or request.tid == self._pid:
@@ -215,7 +215,7 @@ class Tracer:
         return leader
 
     def _repeat_requests(self, requests: Iterable[StopRequest]) -> None:
-        """Repeat PTRACE_INTERRUPT at a limited rate; a repeated request changes nothing."""
+        """Repeat PTRACE_INTERRUPT at a limited rate, in case the kernel has forgotten the first request."""
         now = time.perf_counter_ns()
         for request in requests if now > self._repeat_at_ns else ():
             self._repeat_at_ns = now + _REPEAT_REQUEST_NS
@@ -237,20 +237,20 @@ class Tracer:
             request.state = StopState.LOST
             _TRACED.discard(request.tid)
             return NotCaptured(Reason.GONE, "exited")
-        # sfsample's stop is an event stop without a signal (as is a group stop); any other stop has a signal
+        # A stop by sfsample, or a group stop, is an event stop without a signal; any other stop has a signal.
         request.signal_number = 0 if status >> 16 == PTRACE_EVENT_STOP else os.WSTOPSIG(status)
         request.state = StopState.STOPPED
         return None
 
     def release(self) -> int:
-        """Let the thread run on, and deliver the signal that it was stopped with; return the pause in ns."""
+        """Let the thread run on, and deliver the signal at which it stopped; return the pause in ns."""
         request, self._held = self._held, None
         if request is None:
             return 0
         if request.state is StopState.STOPPED and detach(request.tid, request.signal_number):
             request.state = StopState.RELEASED
             _TRACED.discard(request.tid)
-        else:  # killed while stopped: sfsample must wait for its end, or its process cannot exec or be reaped
+        else:  # killed: its process can neither exec nor be reaped until sfsample has waited for it
             request.state = StopState.REQUESTED
             self.pending[request.tid] = request
             self._release(request)
@@ -273,12 +273,12 @@ class Tracer:
         """Return True if the stop that gave these registers interrupted a sleep in a system call."""
         return _WORD - registers[self._layout.result] in _INTERRUPTED
 
-    # -- threads that did not stop in time, or were left by an exception
+    # -- threads that did not stop in time, or that an exception has left
 
     def has_stopped(self, request: StopRequest) -> bool:
-        """Return True if `stop` for a pending request would have a result now."""
+        """Return True if `stop` for a pending request would return at once."""
         if not request.is_pending:
-            return True  # the thread stopped in the last instant, and was released
+            return True  # the thread has stopped, and sfsample has released it
         now = time.perf_counter_ns()
         try:
             stopped = os.waitid(os.P_PID, request.tid, _PEEK) is not None
@@ -292,9 +292,9 @@ class Tracer:
         return stopped
 
     def release_pending(self) -> bool:
-        """Release the held thread, and pending threads that have stopped; call it at every tick.
+        """Release the held thread, and pending threads that have stopped; return True if none is left.
 
-        True: no thread is left.
+        The caller calls this at every tick.
         """
         if self._held:
             self.release()
@@ -333,7 +333,7 @@ def _refused(refusal: PtraceError) -> NotCaptured:
 
 
 def traces_others_than(pid: int | None) -> bool:
-    """Return True if sfsample traces a thread of another process, or has asked one to stop."""
+    """Return True if sfsample traces, or has asked to stop, a thread that does not belong to `pid`."""
     return any(stat_of(f"{pid}/task/{tid}") is None for tid in tuple(_TRACED))
 
 
@@ -342,7 +342,7 @@ def reap_killed_tracees() -> None:
 
     An execve(2) in the target waits until its killed threads are reaped, and PTRACE_SEIZE of another thread
     waits for the execve.  Without the reaping, the tracing thread and the target would wait for ever.  The
-    first waitid(2) only looks, as a wait would take away the status of a thread that is stopped, not ended
+    first waitid(2) only peeks: otherwise it would consume the status of a thread that has stopped, not ended
     (Linux kernel/exit.c, wait_task_stopped).
     """
     for tid in tuple(_TRACED):
@@ -357,7 +357,7 @@ def _reap(tid: int) -> None:
 
 
 def detach_newborn_tracees() -> None:
-    """Release unwanted tracees: a thread that sfsample held has called clone(2) with CLONE_PTRACE."""
+    """Release unwanted tracees, which a held thread creates if it calls clone(2) with CLONE_PTRACE."""
     with suppress(ChildProcessError):
         while True:
             seen = os.waitid(os.P_ALL, 0, _PEEK | _WNOTHREAD)
@@ -365,7 +365,7 @@ def detach_newborn_tracees() -> None:
                 return
             stat = stat_of(seen.si_pid)
             if stat is None or stat.parent == os.getpid():
-                return  # perhaps a child of sfsample, which hides the tracees behind it
+                return  # perhaps a child of sfsample: as long as it is not reaped, it hides later tracees
             number = 0 if seen.si_status >> 8 == PTRACE_EVENT_STOP else seen.si_status
             if seen.si_code in _ENDED:
                 _reap(seen.si_pid)

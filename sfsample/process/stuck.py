@@ -1,9 +1,9 @@
 """Finds the process on which an OS thread of sfsample is stuck in a system call, and sets the process aside.
 
 The next call on that process may be stuck, too.  So sfsample does not open the process while the OS thread is
-stuck, and for some seconds in any case.  Recordings of other processes go on.  `watch` executes itself anew,
-which ends the stuck OS thread and releases the target's threads that it holds.  `hand_over` and `take_over`
-pass the list of the processes that are set aside through this execve(2).
+stuck, and at least for some seconds.  Recordings of other processes go on.  `watch` executes itself again:
+this ends the stuck OS thread, so the kernel releases the target's threads.  `hand_over` and `take_over` pass
+the list of the processes that are set aside through this execve(2).
 """
 
 import os
@@ -16,11 +16,11 @@ from sfsample.errors import AlreadyTraced
 from sfsample.process.procfs import read_text, stat_of
 from sfsample.process.syscall_names import syscall_name
 
-_DELAY_S = 15.0  # seconds for which a process is set aside, at least
+_DELAY_S = 15.0  # least time in seconds that a process is set aside
 
 
 class LeftBehind(SystemExit):
-    """Raised in a stuck thread when its call returns: another thread does its work by then."""
+    """Raised in a stuck thread when its call returns; by then, another thread does the work."""
 
 
 class SetAside(AlreadyTraced):
@@ -29,7 +29,7 @@ class SetAside(AlreadyTraced):
 
 class _Aside(NamedTuple):
     os_thread: int  # thread id of the stuck thread of sfsample; 0: it ended with an execve(2)
-    until_s: float  # end of the delay (time.monotonic)
+    until_s: float  # time when sfsample may try the process again (time.monotonic)
     held: str = ""  # threads of the process that stay stopped, as a part of a sentence
 
     @property
@@ -42,7 +42,7 @@ _aside: dict[tuple[int, int], _Aside] = {}
 
 
 def target_of(ident: int) -> int | None:
-    """Return the id of the process that a thread of sfsample handles; None: unknown.
+    """Return the id of the process on which a thread of sfsample works; None: unknown.
 
     The id comes from the innermost Python frame whose `self` has a process.  (The process of the current
     sampler would be wrong: a checkpoint may capture a thread of another process.)
@@ -73,7 +73,7 @@ def set_aside(pid: int, os_thread: int) -> None:
 
 
 def check_not_aside(pid: int) -> None:
-    """Raise SetAside if a process is not to be sampled, because a call on it is or was stuck."""
+    """Raise SetAside if a call on a process is stuck, or was stuck a short time ago."""
     stat = stat_of(pid) if _aside else None
     aside = _aside.get((pid, stat.starttime)) if stat else None
     if aside is not None and aside.is_stuck:

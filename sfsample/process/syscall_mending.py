@@ -3,14 +3,14 @@
 sfsample writes one register of a stopped thread, and only if the kernel has just written -EINTR to it because
 of the stop.  sfsample replaces -EINTR by -ERESTARTNOHAND, which calls like poll(2) return by themselves.
 When the thread runs on, the kernel then starts the call again, with its full time-out.  (The call had just
-begun: sfsample does not stop a thread that has slept for long.)  If a signal handler is to run, the program
-gets EINTR after all.  sfsample does not restart a call that may have reached its time-out (io_getevents).
+begun: sfsample does not stop a thread that has slept for long.)  If a signal handler has to run, the program
+still gets EINTR.  sfsample does not restart a call that may have reached its time-out (io_getevents).
 
-This works only on x86-64: AArch64 decides before the stop whether to restart, and s390x was not tried.
+This works only on x86-64: on AArch64, the kernel decides about the restart before the stop.
 
 Source: Linux arch/x86/kernel/signal.c: the thread stops in get_signal, and only then
 arch_do_signal_or_restart decides if the call starts again.  fs/eventpoll.c, ipc/sem.c, fs/aio.c and
-do_sigtimedwait return -EINTR if a signal is pending and they have no result yet.  arch/x86/entry: `orig_ax`
+do_sigtimedwait return -EINTR if a signal is pending and there is no result yet.  arch/x86/entry: `orig_ax`
 is -1 outside a system call.  syscalls/syscall_64.tbl.
 """
 
@@ -31,7 +31,7 @@ _SYSCALL = b"\x0f\x05"  # machine code of the instruction
 
 
 def mend(tid: int, reader: RegisterReader) -> bool:
-    """Make the system call in which a thread was stopped start again; `reader` has read its registers.
+    """Let the kernel restart the call in which a thread was stopped; `reader` has the thread's registers.
 
     False: the thread was in no such call, or the call cannot be restarted.
     """

@@ -1,6 +1,6 @@
 """Looks up names and numbers of this machine's system calls.
 
-The table comes from python-ptrace; on s390x, which python-ptrace lacks, from the package system-calls.
+The table comes from python-ptrace.  For s390x, which python-ptrace lacks, the package system-calls has it.
 """
 
 import os
@@ -24,7 +24,7 @@ def _names() -> dict[int, str]:
         from system_calls.tables.s390x import syscalls_s390x
 
         return {number: name for name, number in syscalls_s390x.items()}
-    import_module("sfsample.process.ptrace")  # keeps python-ptrace from starting a program
+    import_module("sfsample.process.ptrace")  # the module that keeps python-ptrace from starting a program
     from ptrace.syscall import SYSCALL_NAMES
 
     names: dict[int, str] = SYSCALL_NAMES

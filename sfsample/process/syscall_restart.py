@@ -1,22 +1,22 @@
 """Lists the system calls that the kernel restarts after a stop, so that the thread does not notice the stop.
 
-The list names the calls that are known to be safe: a stop may make any other call fail with EINTR.
+The list has only calls that are safe for certain.  A stop may make any other call fail with EINTR.
 Invariant: each of these calls survives a stop; every other call fails, unless `syscall_mending`
 restarts it (tests/live/test_sleeping_threads.py).
 
-When PTRACE_INTERRUPT stops a thread, the call that it sleeps in returns to the edge of the kernel.  After
--ERESTARTSYS, -ERESTARTNOHAND, -ERESTARTNOINTR or -ERESTART_RESTARTBLOCK the kernel restarts the call, as
-there is no signal handler to run.  If the call returns -EINTR, the program sees the error.  Fewer calls fail
-than signal(7) lists for signal handlers: poll, nanosleep, msgrcv and others restart after a stop.
+When PTRACE_INTERRUPT stops a sleeping thread, its call returns an error inside the kernel.  If the error is
+-ERESTARTSYS, -ERESTARTNOHAND, -ERESTARTNOINTR or -ERESTART_RESTARTBLOCK, the kernel restarts the call, as no
+signal handler has to run.  The program sees only the error -EINTR.  Fewer calls fail than signal(7) lists for
+signal handlers: poll, nanosleep, msgrcv and others restart after a stop.
 
 Source: signal(7), "Interruption of system calls"; Linux kernel/entry/common.c and arch_do_signal_or_restart;
 fs/eventpoll.c, fs/aio.c, io_uring, ipc/sem.c and do_sigtimedwait return -EINTR.  A socket with SO_RCVTIMEO
-returns -EINTR, too (sock_intr_errno), and a driver may.  So read and write are safe only on pipes and
-eventfds.  A write of more than PIPE_BUF bytes (pipe(7)) may have written a part of them: a stop makes it
-return early, with the size of this part (fs/pipe.c, anon_pipe_write).
+returns -EINTR, too (sock_intr_errno); so may a driver.  Therefore read and write are safe only on pipes and
+eventfds.  A write of more than PIPE_BUF bytes (pipe(7)) may have written only a part.  Then a stop makes the
+write return early, with the size of this part (fs/pipe.c, anon_pipe_write).
 
-Some sleeps with a time-out continue as restart_syscall(2): those that set a restart_block, which are
-FUTEX_WAIT (kernel/futex/waitwake.c), poll (fs/select.c), and nanosleep and clock_nanosleep (kernel/time).
+Some sleeps with a time-out set a restart_block, and continue as restart_syscall(2): FUTEX_WAIT
+(kernel/futex/waitwake.c), poll (fs/select.c), nanosleep and clock_nanosleep (kernel/time).
 """
 
 from collections.abc import Sequence
@@ -52,10 +52,10 @@ _MIN_POINTER = 4096  # lowest pointer; clock numbers are smaller
 
 
 def number_made(number: int, args: Sequence[int], wchan: str | None) -> int:
-    """Return the number of the call that the thread made, if the kernel now shows restart_syscall.
+    """Return the number of the original call if the kernel shows restart_syscall; otherwise `number`.
 
-    The arguments of the original call are unchanged.  `wchan`, the kernel function in which the thread
-    waits, identifies the call.  If `wchan` is no known function, the call is nanosleep or clock_nanosleep.
+    The arguments of the original call are unchanged.  `wchan` (the kernel function in which the thread waits)
+    identifies the call.  If `wchan` is not in the table, the call is nanosleep or clock_nanosleep.
     """
     if wchan is None or syscall_name(number) != "restart_syscall":
         return number

@@ -1,7 +1,7 @@
-"""One thread of a live process: facts that captures have learned and use again.
+"""Defines a thread of a live process, with the facts that captures learn and use again.
 
-`LiveProcess.thread` makes one for each thread id, and drops it when the thread has ended.  Nothing else keeps
-state by thread id.  So a thread that gets the id of an ended one starts without old state.
+`LiveProcess.thread` makes a `Thread` for each thread id, and drops it when the thread has ended.  No other
+object keeps state by thread id.  So a new thread that reuses an id starts without old state.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class LastStop(NamedTuple):
-    """Registers that only a stop gives, and callers, of a thread that was stopped while it slept."""
+    """The registers and callers of a sleeping thread, from its last stop."""
 
     asleep: SyscallInfo  # system call in which the thread slept
     preserved: Registers  # registers that a call preserves
     return_register: Registers  # register in which a call leaves the return address; empty on x86-64
     callers: tuple[tuple[int, int], ...]  # (pc, sp) of each frame except the innermost
-    counters: bytes | None  # the scheduler's counters
+    counters: bytes | None  # the scheduler's counters at the stop
 
 
 class Thread:
@@ -40,18 +40,18 @@ class Thread:
         self.tid = tid
         self.files = files
         self.stop = StopRequest(tid, self)
-        self.stack_extent = (0, 0)  # first address of the stack, and first address behind it
-        # function: sp -> end of the goroutine's stack at sp, which lies among others; 0: no such stack
+        self.stack_extent = (0, 0)  # first address of the stack, and first address after it
+        # function: sp -> end of the goroutine stack that contains sp; 0: no such stack
         self.stack_end: Callable[[int], int] | None = None
-        self.other_stacks: tuple[int, ...] = ()  # start addresses of other stacks to copy, too
+        self.other_stacks: tuple[int, ...] = ()  # start addresses of the other stacks to copy
         # (pc, sp) of the frame that led to the last of these stacks
         self.other_stacks_end: list[tuple[int, int]] = []
         self.beside: Beside | None = None  # memory to copy together with the stack
         self.goroutine: Beside | None = None  # the same for a thread of a Go program
         self.balance = RunQueueBalance()
-        self.modules: frozenset[Module] = frozenset()  # modules on its last stack
+        self.modules: frozenset[Module] = frozenset()  # modules of its last stack
         self.asleep: SyscallInfo | None = None  # system call in which it slept at its last reading
         self.asked_asleep: SyscallInfo | None = None  # system call in which it slept at the request to stop
-        # generation of the module map when it was asked to stop, if it did not stop at once
+        # generation of the module map at the request to stop; None: no request is pending
         self.asked_generation: int | None = None
-        self.last_stop: LastStop | None = None  # last stop while it slept
+        self.last_stop: LastStop | None = None  # last stop that interrupted its sleep

@@ -1,6 +1,6 @@
 """Reads the /proc files of one thread again and again: /proc/PID/task/TID/{stat,schedstat,syscall,sched}.
 
-Files stay open, so that a reading is one system call.  They use up at most half of the limit of open files.
+Files stay open, so that a reading is one system call.  They use at most half of the limit of open files.
 After the thread has ended, a reading fails with ESRCH, even if a new thread has the id.  Then sfsample opens
 the file of the new thread, if there is one.  Source: proc(5).
 """
@@ -28,7 +28,7 @@ _MAX_LIMIT = 1 << 16  # open files; the system's limit may be infinite
 KERNEL_STACK_REFUSED = (
     "kernel stacks cannot be read: that needs CAP_SYS_ADMIN, and a kernel with CONFIG_STACKTRACE"
 )
-_CLOSED = -1  # descriptor of a directory below which nothing can be opened
+_CLOSED = -1  # invalid descriptor of a directory: every open below it fails
 _numbers = count()
 
 
@@ -40,7 +40,7 @@ def open_many() -> None:
 
 @cache
 def _kernel_counts() -> bool:
-    """Return True if the kernel has scheduler counters (CONFIG_SCHED_INFO): those of sfsample are not 0."""
+    """Return True if the kernel has scheduler counters (CONFIG_SCHED_INFO): sfsample's counters are not 0."""
     with open("/proc/self/schedstat", "rb") as file:
         return not file.read().startswith(b"0 0 0")
 
@@ -52,9 +52,10 @@ def max_kept_open() -> int:
 
 
 class ThreadFiles:
-    """The files of thread `tid` below `tasks`, an open /proc/PID/task directory; at most `max_open` are kept.
+    """The files of thread `tid` below `tasks`, an open /proc/PID/task directory.
 
-    `check` raises ReadFailed for an OSError that does not mean that the thread has ended.
+    All instances together keep at most `max_open` files open.  `check` raises ReadFailed for an OSError,
+    unless the error means that the thread has ended.
     """
 
     __slots__ = ("_check", "_max_open", "_tasks", "fds", "holder", "tid")
@@ -127,8 +128,8 @@ class ThreadFiles:
     def counters(self) -> bytes | None:
         """Return the scheduler's counters: time run, time waited, number of times run.
 
-        As long as they stay the same, a sleeping thread has not run.  None: the thread has ended.  If the
-        kernel has no such counters, this is the number of times that the thread was taken off a CPU.
+        As long as the counters stay the same, a sleeping thread has not run.  None: the thread has ended.  A
+        kernel without such counters counts only how often the thread was taken off a CPU.
         """
         try:
             line: bytes | None = os.pread(self.fds["schedstat"], _SHORT_BYTES, 0)  # a faster `read`
@@ -145,7 +146,7 @@ class ThreadFiles:
     def kernel_stack(self) -> tuple[str, ...] | None:
         """Return the kernel functions in which the thread sleeps, innermost first; None: unreadable.
 
-        They are valid only if the thread has not run meanwhile (`counters`).
+        The functions are valid only if the thread has not run meanwhile (`counters`).
         """
         text = self.read("stack")
         return None if text is None else parse_kernel_stack(text)

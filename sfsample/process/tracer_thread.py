@@ -1,17 +1,17 @@
-"""Runs the work that uses ptrace on an OS thread of its own, which ends with the work.
+"""Runs the work that uses ptrace on a separate OS thread, which ends with the work.
 
-ptrace(2) ties tracees to the tracing *thread*; when that thread ends, the kernel releases all of them.  The
-program itself may live on (`sfsample watch` between two slices, a user of the library), but it then traces no
+ptrace(2) ties tracees to the tracing *thread*; when this thread ends, the kernel releases all of them.  The
+program itself may live on (`sfsample watch` between two slices, a user of the library).  Then it traces no
 thread, even if a thread in uninterruptible sleep has not stopped yet.
 
-There is one exception: a system call on a target may never return (another program must bring a page,
+There is one exception: a system call on a target may never return (another program must deliver a page,
 userfaultfd(2)).  Then `run` leaves the work behind, and sets the process aside (`process.stuck`).  Threads
-that the work has stopped stay stopped until the call returns.  Then the work gets an exception in place of
+that the work has stopped stay stopped until the call returns.  Then the work gets an exception instead of
 the result, and ends.
 
 The calling thread waits in `run` and makes no call that can block, so it always receives signals.  Python
-raises Ctrl-C there, so it cannot interrupt the work while a target thread is stopped.  `with_names` uses a
-thread for the same reason.
+raises Ctrl-C in this thread, so Ctrl-C cannot interrupt the work while a target thread is stopped.
+`with_names` uses a separate thread for the same reason.
 """
 
 import _thread
@@ -36,16 +36,16 @@ _T = TypeVar("_T")
 _log = logging.getLogger("sfsample.symbolize")
 _END_POLL_S = 0.001
 _REAP_S = 0.1  # seconds between two attempts to reap killed tracees
-_PATIENCE_S = 1.5  # seconds in which the work must end once a stop is wanted
+_PATIENCE_S = 1.5  # seconds within which the work must end after a stop is wanted
 _STUCK_S = 1.0  # seconds in one system call until `run` leaves the work behind, if other work can go on
-_SILENCE_S = 0.5  # seconds without a call of `should_stop` by the work, until the calling thread calls it
-_REAP_PENDING_S = 0.01  # `_REAP_S` while stops are pending: an execve(2) of the target may wait for it
+_SILENCE_S = 0.5  # seconds without a call of `should_stop`, after which the calling thread calls it
+_REAP_PENDING_S = 0.01  # `_REAP_S` while stops are pending: an execve(2) may wait for the reaping
 
 
 class TracerThread(Generic[_T]):
     """Runs `work(stop)`; `stop()` is true once `should_stop()` was true, or after an exception in the caller.
 
-    `may_leave`: True if `run` may leave work that is stuck on that process (None: unknown) at once.
+    `may_leave(pid)`: True if `run` may leave the work as soon as it is stuck on `pid` (None: unknown).
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class TracerThread(Generic[_T]):
         """Return the result of the work, or raise its exception.
 
         Raises NoReturn if the work is left behind, or has not ended 1.5 s after `should_stop` was true.
-        Python may raise an exception (Ctrl-C) between any two calls here.  The `threading` module does not
-        allow that: an interrupted start() can hang the new thread, an interrupted join() takes it for ended.
+        Python may raise an exception (Ctrl-C) between any two calls here.  The `threading` module cannot
+        handle that: an interrupted start() may hang the new thread, an interrupted join() marks it as ended.
         """
-        # block SIGCHLD here, too: this thread would take the signal for which the tracing thread waits
+        # SIGCHLD is blocked here, too: this thread would take the signal for which the tracing thread waits
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -86,7 +86,7 @@ class TracerThread(Generic[_T]):
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if callable(signal.getsignal(signal.SIGCHLD)):
-            # SIGCHLDs merge: one that sfsample took may also have been for a child of the calling program
+            # SIGCHLD again, because signals merge: sfsample may have taken the signal of a child
             os.kill(os.getpid(), signal.SIGCHLD)
         if self._failure is not None:
             raise self._failure
@@ -96,7 +96,7 @@ class TracerThread(Generic[_T]):
         started = False
         self._work_lock.acquire()
         try:
-            started = True  # set before the call: an exception between the two is safe
+            started = True  # set before the call, so that an exception in between is safe
             _thread.start_new_thread(self._main, ())
             while not self._work_lock.acquire(timeout=_REAP_PENDING_S if PENDING_STOPS.any else _REAP_S):
                 reap_killed_tracees()  # here Python also handles a signal that arrived just before
@@ -107,14 +107,14 @@ class TracerThread(Generic[_T]):
             raise NoThread from None
         finally:
             stop_s = self._stop_wanted_s = self._stop_wanted_s or time.monotonic()
-            # do not look at the lock here: either thread may hold it
+            # `_finished`, not the lock: either thread may hold the lock here
             while started and not self._finished and time.monotonic() < stop_s + _PATIENCE_S:
                 time.sleep(_END_POLL_S)
             if started and not self._finished:
                 self._leave_behind()
 
     def _note_progress(self) -> None:
-        # a late look does not count more: all of sfsample may have been suspended
+        # a long gap between two calls counts as `_REAP_S`: all of sfsample may have been suspended
         now_s, before_s = time.monotonic(), self._looked_s
         self._looked_s, cpu_ns = now_s, self.cpu_ns
         with suppress(OSError):  # the thread has ended
@@ -133,9 +133,10 @@ class TracerThread(Generic[_T]):
             raise NoReturn(pid, holds_others=traces_others_than(pid))
 
     def _leave_behind(self) -> None:
-        """Undo what the work changed for all of sfsample; the work itself ends when its call returns.
+        """Undo the changes that the work made for all of sfsample.
 
-        The work gets LeftBehind instead of the result of its call, and only releases the threads it holds.
+        When its call returns, the work gets LeftBehind instead of the result.  Then it only releases the
+        threads that it holds, and ends.
         """
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._ident), ctypes.py_object(LeftBehind))
         if self.idle_s > _STUCK_S and (pid := target_of(self._ident)) is not None:
@@ -171,12 +172,12 @@ def with_names(
     should_stop: Callable[[], bool],
     until_s: float = inf,
 ) -> _T:
-    """Return the result of `work`, which looks up names in another thread until `give_up(why)` is called.
+    """Run `work`, which looks up names, in another thread; return its result.
 
     (A file of the target may be in a file system that does not answer, FUSE or NFS, and the main thread
     handles a signal only when its system call returns.)  `work` must end soon after a first signal, and soon
-    after `until_s` (time.monotonic).  If it does not, or if it fails or is stuck, it is done again without
-    further look-ups.  If no thread can start, the calling thread does `work`.
+    after `until_s` (time.monotonic).  If it does not, or if it fails or is stuck, `give_up(why)` ends all
+    look-ups, and the calling thread does `work` again.  It also does `work` if no thread can start.
     """
     was_requested = should_stop()
 

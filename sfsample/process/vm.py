@@ -25,7 +25,7 @@ readv.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong,
 
 
 class CopyBuffer:
-    """A reusable buffer of `size` bytes that target memory is copied into."""
+    """A reusable buffer of `size` bytes for copies of target memory."""
 
     def __init__(self, size: int) -> None:
         self.bytes = bytearray(size)
@@ -49,7 +49,7 @@ class CopyBuffer:
 
 
 class Pieces:
-    """Small pieces of target memory (address, size), read together, as often as needed."""
+    """Small pieces of target memory (address, size), which sfsample reads together, again and again."""
 
     def __init__(self, pieces: Sequence[tuple[int, int]]) -> None:
         self.size = sum(size for _, size in pieces)  # number of bytes in all pieces
@@ -84,6 +84,6 @@ def may_access(pid: int) -> bool:
 
 
 def read_memory(pid: int, address: int, size: int) -> bytes | None:
-    """Return exactly `size` bytes at `address`, or None.  This allocates: do not use it at every sample."""
+    """Return exactly `size` bytes at `address`, or None.  It allocates memory: too slow for every sample."""
     buffer = CopyBuffer(size)
     return bytes(buffer.bytes) if size and buffer.fill(pid, address, size) == size else None

@@ -1,8 +1,8 @@
-"""Puts the stack of the thread that holds a lock below those of the threads that wait for it (`--blame`).
+"""Adds the stack of a lock's holder to the stacks of the threads that wait for the lock (`--blame`).
 
-At the end of a tick, sfsample reads the owner of each lock, looks at the stack of the owner, and reads the
-owner again.  If the owner has changed, the tick blames no thread.  An owner that sleeps and has not run since
-its last capture still holds what it held.
+At the end of a tick, sfsample reads the owner of each lock, captures the stack of the owner, and reads the
+owner again.  If the owner has changed, the tick blames no thread.  An owner that has not run since its last
+capture is not captured again.
 """
 
 from collections.abc import Callable
@@ -14,15 +14,15 @@ from sfsample.recording.due_threads import SampledThread
 from sfsample.recording.recorder import Recorder
 from sfsample.recording.wait_finder import FoundWait
 
-UNSEEN = "[stack not captured]"  # frame of a holder that did not stop in time, as it waits for a CPU
+UNSEEN = "[stack not captured]"  # frame of a holder that did not stop in time, as it waited for a CPU
 _MAX_HOPS = 8  # holders in one stack
 
 Owner = Callable[[Thread, FoundWait], int | None]
-Look = Callable[[SampledThread], bool]  # looks at a thread again if it has run; False: its stack is unknown
+Look = Callable[[SampledThread], bool]  # captures a thread that has run; False if its stack is unknown
 
 
 class Blame:
-    """Counts the threads of one process that wait for a known thread."""
+    """Counts the threads of one process that wait for locks, with the stacks of the holders."""
 
     def __init__(
         self, recorder: Recorder, owner: Owner, find: Callable[[int], SampledThread | None], look: Look
@@ -34,7 +34,7 @@ class Blame:
         self._unseen: set[SampledThread] = set()  # holders whose stack is unknown at this tick
 
     def takes(self, thread: SampledThread, capture: Capture | None = None) -> bool:
-        """Return True if `count` counts the thread at the end of the tick; `capture` None: it has not run."""
+        """Return True if the thread waits for a lock; `count` counts it.  `capture` None: it has not run."""
         waits = thread.wait is not None and thread.wait.lock is not None
         if waits:
             self._waiters[thread] = capture
@@ -48,7 +48,7 @@ class Blame:
         for thread, capture in waiters.items():
             chain = self._chain(thread) if thread.last_stack else ()
             if thread.gone or thread.last_stack is None:
-                continue  # its ticks belong to its next sample
+                continue  # the next sample of the thread will stand for this tick, too
             stack, before = thread.last_stack
             places = (*chain, *thread.places)
             if capture is None and (places == before or self._recorder.is_brief(thread)):
@@ -62,7 +62,7 @@ class Blame:
                 self._recorder.count(thread, Capture.REUSED, self._recorder.now, ran=False)
 
     def _chain(self, thread: SampledThread) -> tuple[Location, ...]:
-        """Return the frames of the holders, those of the last one first."""
+        """Return the frames of a chain of holders, the last holder first."""
         chain: tuple[Location, ...] = ()
         seen = [thread]
         while len(seen) <= _MAX_HOPS and (holder := self._holder(seen[-1])) is not None:
@@ -84,7 +84,7 @@ class Blame:
             self._holders[lock] = self._find_holder(thread, wait)
             if self._holders[lock] is None:
                 self._recorder.stats.holders_changed += 1
-        still_waits = thread.wait is not None and thread.wait.lock == lock  # the look may be one at it
+        still_waits = thread.wait is not None and thread.wait.lock == lock  # the search may capture `thread`
         return self._holders[lock] if still_waits else None
 
     def _find_holder(self, thread: SampledThread, wait: FoundWait) -> SampledThread | None:

@@ -1,11 +1,11 @@
-"""Chooses how a recording takes its samples: by stops (ptrace), or by the kernel's timers (perf events).
+"""Chooses whether a recording takes samples by stops (ptrace) or by the kernel's timers (perf events).
 
-Stops are exact: random instants, any stack, any thread.  Their cost, some percent of a CPU, matters only if
-no CPU is free.  And threads that run for microseconds at a time have left their CPU before sfsample can stop
-them.  In these two cases the kernel's timers cost less and see more, if sfsample may set them.
+Stops can sample any thread and any stack, at random instants.  Stops cost some percent of a CPU, which
+matters only if no CPU is free.  Stops miss a thread that runs for microseconds at a time, because the thread
+has left its CPU when the stop comes.  In these two cases, timers are better, if the kernel permits timers.
 
-So a recording in cpu mode begins with stops.  After half a second, sfsample decides once, for good.  (It
-decides earlier if all CPUs are full, or if samples stand for less than half of the CPU time.)
+So a recording in cpu mode begins with stops.  After half a second, sfsample chooses stops or timers for the
+rest of the recording.  It chooses earlier if all CPUs are busy, or if stops miss most of the CPU time.
 """
 
 import logging
@@ -30,10 +30,10 @@ from sfsample.recording.ptrace_sampler import Clock, PtraceSampler
 from sfsample.recording.timer_set import are_too_few
 
 _TRIAL_S = 0.5
-_LOOK_S = 0.1  # seconds between two looks for a reason: a recording of one second needs early samples
-_MIN_COVERAGE = 0.5  # share of the CPU time for which samples by stops stand
-_NEARLY_ALL_THE_TIME = 0.9
-_MOST_OF_THE_TIME = 0.5  # share of the time in which all CPUs are busy
+_LOOK_S = 0.1  # seconds between two looks for a reason to decide early
+_MIN_COVERAGE = 0.5  # share of the CPU time; timers are better if samples by stops stand for less
+_NEARLY_ALL_THE_TIME = 0.9  # share of the time; sfsample decides early if all CPUs are busy for longer
+_MOST_OF_THE_TIME = 0.5  # share of the time; timers are better if all CPUs are busy for longer
 _EXECS = "a stop within execve(2) costs a setuid program its privileges"
 _REFUSED, _CPUS_REFUSED = "timers are not permitted", "timers of CPUs are not permitted"
 _log = logging.getLogger("sfsample.recording")
@@ -42,7 +42,7 @@ _log = logging.getLogger("sfsample.recording")
 def choose_sampler(
     recording: Recording, clock: Clock | None = None
 ) -> "PtraceSampler | PerfSampler | TrialSampler":
-    """Return the sampler that the options ask for, or one that decides by itself."""
+    """Return the sampler that the options demand; otherwise a `TrialSampler`, which decides later."""
     options, stats = recording.options, recording.profile.stats
     if options.perf_events:
         stats.timers_since_s, stats.engine_why = 0.0, "asked for"
@@ -54,7 +54,7 @@ def choose_sampler(
 
 
 def _why_stops(options: RecordOptions, clock: Clock | None) -> str:
-    """Return the reason why timers are impossible, or ''."""
+    """Return the reason why only stops can be used, or '' if timers are possible, too."""
     if options.perf_events is not None or clock is not None:
         return "asked for"
     if options.mode == "wall":
@@ -76,11 +76,11 @@ class TrialSampler:
         self._cpu_at_start_ns = self._processes.cpu_ns()
         self._spares_execs = self._processes.follows_births and not stops_keep_privileges()
         self._too_brief = False  # True: threads run too briefly to be stopped
-        self._too_short = False  # True: threads end soon after a stop, or before it
-        self._why: str | None = None  # reason to continue with timers; '': none; None: undecided
+        self._too_short = False  # True: threads end before stops have sampled most of their CPU time
+        self._why: str | None = None  # reason to continue with timers; '': stops continue; None: undecided
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
-        """Sample until the duration is over, `should_stop` says so, or no process is left."""
+        """Sample until the duration is over, `should_stop` returns True, or no process is left."""
         stats, profile = self._stats, self._recording.profile
         self._start = time.monotonic()
         stops = PtraceSampler(self._recording)
@@ -100,14 +100,14 @@ class TrialSampler:
         return timers.run(should_stop)
 
     def _hand_over(self, stops: PtraceSampler) -> bool:
-        """Return True if the timers are to continue now; then no thread is held, and no stop is pending."""
+        """Return True if timers are chosen and no stop is pending, so that the timers can begin."""
         elapsed_s = time.monotonic() - self._start
         if self._why is None and elapsed_s >= self._next_look_s:
             self._next_look_s += _LOOK_S
             self._find_sparse_samples()
             is_full = self._cpus.all_busy() > _NEARLY_ALL_THE_TIME
             due = self._spares_execs or is_full or elapsed_s >= _TRIAL_S
-            # sleeping threads cost almost nothing, and decide nothing
+            # Sleeping threads cost almost nothing, so a trial proves nothing while all threads sleep.
             has_tried = self._spares_execs or self._stats.pauses.count or self._stats.waiting_for_cpu
             if has_tried and (due or self._too_brief or self._too_short):
                 self._decide()
@@ -160,11 +160,10 @@ class TrialSampler:
 class FreeCpus:
     """The load of the CPUs that the calling thread may run on, since this object was made.
 
-    The kernel gives the idle time of each CPU (a wait for a disk is idle time); the rest is busy time.
-    sfsample's own CPU time is subtracted from the busy time of the least busy CPU, on which no other thread
-    needed it.  The product of the shares is the probability that all CPUs are busy at an instant.  The sum of
-    idle time would mislead: redis and its clients, which fill two CPUs, leave a tenth of one idle, in pieces
-    of microseconds.
+    The kernel counts the idle time of each CPU, including waits for disks; the remaining time is busy time.
+    sfsample's own CPU time is subtracted from the busy time of the least busy CPU, as no other thread needed
+    that CPU.  The product of the busy shares is the probability that all CPUs are busy at an instant.  (The
+    sum of idle times would mislead: two CPUs that redis and its clients fill have many idle microseconds.)
 
     Source: proc(5), /proc/stat.
     """
@@ -174,7 +173,7 @@ class FreeCpus:
         self._begin = self._read()
 
     def all_busy(self) -> float:
-        """Return the share of the time in which all CPUs were busy with other threads; 0: unknown."""
+        """Return the share of the time in which all CPUs were busy with other threads, or 0 if unknown."""
         (began_s, own_before_s, idle_before), (now_s, own_s, idle) = self._begin, self._read()
         seconds, online = now_s - began_s, idle.keys() & idle_before.keys() & self._cpus
         if not online or seconds <= 0:
@@ -185,6 +184,6 @@ class FreeCpus:
         return prod(min(max(share, 0.0), 1.0) for share in busy)
 
     def _read(self) -> tuple[float, float, Mapping[int, float]]:
-        """Return the time and the CPU time of the calling thread in s, and idle times since boot in ticks."""
-        idle = parse_cpu_idle(read_text("/proc/stat")) or {}  # empty if the kernel does not say
+        """Return the time in s, the CPU time of this thread in s, and each CPU's idle time in clock ticks."""
+        idle = parse_cpu_idle(read_text("/proc/stat")) or {}  # empty if /proc/stat has no idle times
         return time.monotonic(), time.thread_time(), idle

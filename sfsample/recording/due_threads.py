@@ -1,12 +1,12 @@
 """Decides which threads of a process are due at a tick.
 
-If a recording has fewer than 16 threads, each is due at every tick.  If there are more, those that have long
-been quiet take turns, about 16 in a tick.  The next turn comes after a random number of ticks, at most a
-quarter of the time that the thread has been quiet.  A thread is quiet while it does not run (cpu mode), or
-runs hardly ever (wall mode: timers of idle services).
+If a recording has fewer than 16 threads, every thread is due at every tick.  If a recording has more threads,
+those that have long been quiet take turns, so that about 16 of them are due at a tick.  The next turn of a
+quiet thread comes after a random number of ticks, at most a quarter of the time since it became quiet.  In
+cpu mode, a thread is quiet while it does not run.  In wall mode, a thread that hardly runs is quiet, too.
 
-A sample stands for all ticks since the previous one.  That is exact for a thread whose scheduler counters
-have not changed.  For other threads it is right on average, because the turns are random.
+A sample stands for all ticks since the previous sample of its thread.  The sample is exact if the thread's
+scheduler counters have not changed.  Otherwise, samples are right on average, because turns are random.
 """
 
 from collections.abc import Callable
@@ -20,11 +20,11 @@ from sfsample.recording.wait_finder import FoundWait
 _FULL_TURN_THREADS = 16
 _MAX_TICKS_BETWEEN_TURNS = 64
 FLUSH_NS = 1_000_000_000  # idle time after which the samples of a thread that does not run are counted
-_QUIET_SHARE = 1 / 400  # share of the time up to which a thread runs hardly ever
+_QUIET_SHARE = 1 / 400  # share of the time; a thread that runs for a smaller share is quiet (wall mode)
 
 
 class SampledThread:
-    """A thread of a recording, between two of its samples."""
+    """The state of a sampled thread between two samples."""
 
     def __init__(self, thread: Thread, counted: TickTime, ran_ns: int) -> None:
         self.process_thread = thread
@@ -32,22 +32,22 @@ class SampledThread:
         self.files = thread.files
         self.name = ""
         self.start_time = 0  # clock ticks since boot
-        self.state = ""  # letter of its state (proc(5)) before its last capture
+        self.state = ""  # state of the thread before the last capture: a letter of proc(5)
         self.wait: FoundWait | None = None  # wait of its last sample
         self.seen = counted  # tick of its last capture
-        self.places: Places = ()  # places of its last stack, without those of other threads
+        self.places: Places = ()  # places of its last stack, without the stacks of lock holders (--blame)
         self.file_holder: int | None = None  # `ThreadFiles.holder` when the thread was due
         self.counted = counted  # tick up to which samples of the thread were counted
-        self.idle_until = counted  # tick up to which it has not run
-        self.quiet_since = counted  # tick since which it hardly ever runs
-        self.off_cpu_counters: bytes | None = None  # the scheduler's, as long as the thread has not run
-        # Stack that is counted again until the thread runs; None: its samples do not count (cpu mode).
+        self.idle_until = counted  # tick up to which the thread has not run
+        self.quiet_since = counted  # tick since which the thread has been quiet
+        self.off_cpu_counters: bytes | None = None  # scheduler counters, the same until the thread runs
+        # Stack to count again until the thread runs, or None if a thread that does not run has no samples.
         self.last_stack: tuple[Stack, Places] | None = None
-        # Stacks of suspended tasks, each with the number of these tasks; None: unknown since the thread ran.
+        # Stacks of suspended tasks, each with its number of tasks, or None if the thread has run since.
         self.tasks: list[tuple[Places, float]] | None = None
         self.tasks_counted = counted  # tick up to which samples of tasks were counted
         self.tasks_due_ns = 0  # time of the next look at tasks (perf_counter_ns)
-        self.is_left_out = False  # True: --gil, and the thread did not hold the GIL at the last capture
+        self.is_left_out = False  # True: samples do not count, as the thread lacked the GIL (--gil)
         self.last = Located()  # frames of the last sample
         self.ran_ns = ran_ns  # CPU time in ns at the last turn
         self.quiet_ran_ns = ran_ns  # CPU time in ns at the tick `quiet_since`
@@ -58,7 +58,7 @@ class SampledThread:
         self.due = 0  # tick of its next turn
 
     def note_run(self, now: TickTime, *, wall: bool) -> None:
-        """Note that the thread has run: what it did when it was off the CPU no longer holds."""
+        """Note that the thread has run; forget the facts that held while it did not run."""
         self.flush_ns, self.last_stack, self.off_cpu_counters, self.tasks = FLUSH_NS, None, None, None
         ran_ns, time_ns = self.ran_ns - self.quiet_ran_ns, now.at_ns - self.quiet_since.at_ns
         if not (wall and 0 <= ran_ns <= _QUIET_SHARE * time_ns):
@@ -71,5 +71,5 @@ class SampledThread:
 
 
 def spread_of(threads: int) -> int:
-    """Return the most ticks between two turns of a quiet thread, in a recording of `threads` threads."""
+    """Return the largest number of ticks between two turns, for a recording of `threads` threads."""
     return min(2 * (threads // _FULL_TURN_THREADS), _MAX_TICKS_BETWEEN_TURNS)

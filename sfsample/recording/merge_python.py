@@ -1,7 +1,7 @@
-"""Merges Python frames into native frames, as the user wants to see them.
+"""Merges the Python frames of a stack into the native frames.
 
 The user of a Python program thinks in Python functions.  So native frames of the interpreter between Python
-frames are left out.  The native frames inside the innermost Python frame stay: Python code has called them.
+frames are left out.  Native frames inside the innermost Python frame stay, as Python code has called them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -18,7 +18,7 @@ _TRAMPOLINE = "py::"
 def with_python(
     locations: tuple[Location, ...], stack: PythonStack, view: PythonView
 ) -> tuple[Location, ...]:
-    """Return the locations of a stack with its Python frames; `locations` are those of its native frames."""
+    """Add the Python frames of a stack to `locations`, the locations of its native frames."""
     if not stack.activations or view is PythonView.OFF:
         return locations
     runs = dict(stack.activations)
@@ -33,7 +33,7 @@ def with_python(
             merged += map(python_location, run)
         if view is PythonView.ALL or (view is PythonView.AUTO and not is_hidden and not run):
             merged.append(location)
-    return tuple(merged) or locations  # an activation that begins has no Python frame yet
+    return tuple(merged) or locations  # empty if the only Python call has just begun, and has no frame yet
 
 
 def _is_trampoline(
@@ -44,8 +44,8 @@ def _is_trampoline(
 ) -> bool:
     """Return True if a frame is code that the interpreter generates to call a Python function (`-X perf`).
 
-    The perf map names the trampoline `py::FUNCTION:FILE`.  With `-X perf_jit` there is no map.  Then the
-    trampoline is known by its place: the interpreter calls it, and it calls the evaluation loop.
+    The perf map names the trampoline `py::FUNCTION:FILE`.  With `-X perf_jit` there is no map.  Then a frame
+    is a trampoline if the interpreter calls it, and if it calls the evaluation loop.
 
     Source: CPython 3.12 Python/perf_trampoline.c, 3.13 Python/perf_jit_trampoline.c.
     """

@@ -1,4 +1,4 @@
-"""What to record, and how: one value for the library and the command line, checked at its creation."""
+"""The options of a recording, as one value that checks itself, for the library and the command line."""
 
 import re
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ _MAX_LABEL = 256  # characters of a key or a value
 
 
 def check_label(key: str, value: str) -> None:
-    """Raise ValueError with the rule for a label that some backend or format cannot keep."""
+    """Raise ValueError, which states the rule, if some backend or format cannot keep a label."""
     if not _LABEL_KEY.fullmatch(key):
-        raise ValueError(f"the key of a label has letters, digits, _ and ., no digit or . first: {key!r}")
+        raise ValueError(f"a label's key has letters, digits, _ and ., with a letter or _ first: {key!r}")
     if not value.strip():
         raise ValueError(f"a label has a value: {key}")
     if max(len(key), len(value)) > _MAX_LABEL:
@@ -32,38 +32,38 @@ def check_label(key: str, value: str) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordOptions:
-    """What to record.  Raises ValueError for a value that makes no sense."""
+    """The options of a recording.  Raises ValueError if a value makes no sense."""
 
     rate: float = 99.0  # samples per second and thread
     mode: Mode = "cpu"  # "cpu": threads that run at the tick; "wall": all threads
     steppers: "Sequence[str | Stepper]" = DEFAULT_ORDER
     max_frames: int = MAX_FRAMES
-    stack_bytes: int = DEFAULT_STACK_BYTES  # most bytes to copy of a thread's stack
+    stack_bytes: int = DEFAULT_STACK_BYTES  # most bytes that are copied of one stack
     stop: bool = True  # False: stop no thread, so running threads are not captured
-    # None: kernel frames of running threads, if permitted; True: of sleeping threads, too; False: none
+    # None: kernel frames of running threads, if permitted; True: also of sleeping threads; False: none
     kernel: bool | None = None
-    subprocesses: bool = False  # True: sample descendants, too, also those born during the recording
+    subprocesses: bool = False  # True: sample descendants, too, even if they are born during the recording
     timeline: bool = False  # True: keep the time of each sample
-    max_pause: float = MAX_PAUSE_S  # seconds: longest hold of a thread, and longest wait for its stop
-    max_overhead: float | None = None  # limit, kept by leaving out ticks: share of elapsed time (0.01: 1 %)
-    # True: the kernel's timers take the samples (mode "cpu"); False: never; None: `choose_sampler` decides.
+    max_pause: float = MAX_PAUSE_S  # longest time in s to hold a thread, or to wait for its stop
+    max_overhead: float | None = None  # largest share of elapsed time that sfsample may use (0.01: 1 %)
+    # True: kernel timers take the samples (mode "cpu"); False: stops; None: `choose_sampler` chooses.
     perf_events: bool | None = None
     tasks: bool = False  # True: count asyncio tasks and goroutines, too (mode "wall")
     gil: bool = False  # True: count only samples of threads that hold the GIL of CPython
     labels: Sequence[tuple[str, str]] = ()  # labels that override those that sfsample finds
     environ: bool = True  # True: read labels from the environment, too (`process.labels`)
-    blame: bool = False  # True: the stack of a holder is below those of the threads that wait (mode "wall")
-    min_wait: float = 0.0  # seconds: leave out shorter waits (mode "wall")
+    blame: bool = False  # True: add the stack of a lock's holder to those of its waiters (mode "wall")
+    min_wait: float = 0.0  # length of the shortest wait that counts, in s (mode "wall")
     wait_details: bool = False  # True: frames of waits have addresses, descriptors and pids (mode "wall")
-    python: PythonView = PythonView.AUTO  # kind of frames to show of threads that run Python
+    python: PythonView = PythonView.AUTO  # frames to show for threads that run Python
 
     @property
     def kernel_frames(self) -> bool | None:
-        """`kernel`; False if the user wants only Python frames, and has not asked for those of the kernel."""
+        """The value of `kernel`, but False instead of None if only Python frames are shown."""
         return False if self.kernel is None and self.python is PythonView.ONLY else self.kernel
 
     def __repr__(self) -> str:
-        """Return the fields that have another value than the default: help() shows it in signatures."""
+        """Return the fields that differ from their defaults, because help() shows this in signatures."""
         changed = ((f.name, value) for f in fields(self) if (value := getattr(self, f.name)) != f.default)
         return f"RecordOptions({', '.join(f'{name}={value!r}' for name, value in changed)})"
 

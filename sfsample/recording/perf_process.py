@@ -1,10 +1,10 @@
 """Unwinds and counts the stacks that the kernel's timers copy from one process.
 
-A copy is unwound later, with the modules of the last reading of the maps.  The kernel records every mapping
-of code, in order of time.  Records after a new mapping are deferred until the maps have been read again.  A
-stack is dropped if some of its code was mapped between the copy and the reading of the maps, in either
-order.  The maps are read before the rings, so that the rings have the record of every mapping that the maps
-show.  A sample stands for exactly the period of its timer, which is CPU time of its thread.
+sfsample unwinds a copied stack later, with the modules of the last reading of /proc/PID/maps.  The kernel
+records every mapping of code among the samples, in order of time.  Samples after a new mapping wait until
+the maps have been read again.  A stack is dropped if some of its code was mapped after the copy, or after the
+reading of the maps.  The maps are read before the rings, so the rings have a record of every mapping in the
+maps.  A sample stands for exactly one period of CPU time of its thread.
 """
 
 import time
@@ -25,13 +25,13 @@ from sfsample.recording.sample import BEGINNING, TickTime
 from sfsample.recording.tid_history import TidHistory
 from sfsample.unwind.unwinder import Unwinder
 
-_REPLACED = "other code was mapped where it was before it could be unwound"
-_LEFT = "it had left user space for good, or runs 32-bit code"
-_MIN_KNOWN_TIDS = 256  # thread ids that are kept before sfsample looks for ended threads among them
+_REPLACED = "its code was replaced before the stack could be unwound"
+_LEFT = "the thread had left user space for good, or runs 32-bit code"
+_MIN_TIDS = 256  # thread ids; sfsample forgets ended threads when it has noted more
 
 
 class StackUse:
-    """The most stack that a sample has needed: `max_bytes` of a copy, all of it if the copy was too small."""
+    """The number of samples, and the most bytes that a walk needed of a copied stack."""
 
     samples = 0
     max_bytes = 0
@@ -57,17 +57,17 @@ class PerfProcess:
         key = self._process_key = self._recorder.process_key
         self._tid_history = TidHistory(process.thread, lambda: profile.processes.get(key, "?"))
         self._sampled_ns = 0  # CPU time that samples stand for
-        self._has_ended = False  # the process has ended: its CPU time can no longer be read
+        self._has_ended = False  # True: the process has ended, so its CPU time can no longer be read
         self._maps_read_ns = 0  # time of the last reading of the maps
-        self.maps_stale = True  # the maps must be read again
-        self._maps_readable = True  # the last attempt to read the maps succeeded
+        self.maps_stale = True  # True: the maps must be read again
+        self._maps_readable = True  # True: the last attempt to read the maps succeeded
         self._deferred: list[Record] = []  # records that wait for the next reading of the maps
-        self._max_known_tids = _MIN_KNOWN_TIDS
+        self._max_tids = _MIN_TIDS
         self.read_cpu_time()
         self._stack_use, self._kernel_symbols = stack_use, kernel_symbols
 
     def begin(self) -> bool:
-        """Prepare for the next records: read the maps if they are stale.  False: the process has ended."""
+        """Read the maps if they are stale, before the next records; return False if the process has ended."""
         process = self.process
         try:
             if self.maps_stale:
@@ -82,7 +82,7 @@ class PerfProcess:
             return True
 
     def read_cpu_time(self) -> None:
-        """Note the CPU time of the process; after its end the last value stays."""
+        """Note the CPU time of the process; after its end, the last value remains."""
         self._has_ended = not self._recorder.read_cpu_time()
 
     def _read_maps(self) -> None:
@@ -92,12 +92,12 @@ class PerfProcess:
         if self._maps_readable:
             self._maps_read_ns, self.maps_stale = now_ns, False
             for mapping in modules.mappings:
-                if mapping.path == "[vdso]":  # memory that is gone when the process has ended
+                if mapping.path == "[vdso]":  # has no file, and its memory is gone after the process's end
                     modules.find(mapping.start)
 
     @property
     def names_change(self) -> bool:
-        """True if generated code was replaced since its samples were taken."""
+        """True if a frame has no name, because its generated code was replaced before the name was read."""
         return self._recorder.lost_name
 
     @property
@@ -114,14 +114,14 @@ class PerfProcess:
     ) -> None:
         """Count samples, in order of time; `start_ns` is the start of the recording (perf_counter_ns).
 
-        Records later than `until_ns` are deferred to the next call; None: this is the last call.  A call may
-        take long; `before_each` is called before each sample.
+        Records later than `until_ns` wait for the next call; in the last call, `until_ns` is None.  A call
+        may take long, so it calls `before_each` before each sample.
         """
         records, self._deferred = [*self._deferred, *records], []
         mapped_at = {(record.start, record.end): record.at_ns
                      for record in records if isinstance(record, Mapped)}  # fmt: skip
         for position, record in enumerate(records):
-            # lost records may be of mapped code
+            # The lost records may have been mappings of code.
             is_change = isinstance(record, (Mapped, Lost)) or (isinstance(record, Named) and record.program)
             changed = is_change and record.at_ns > self._maps_read_ns
             self.maps_stale |= changed
@@ -158,7 +158,7 @@ class PerfProcess:
         if _goes_through(captured.stack, mapped):
             recorder.count_failed(thread, _REPLACED)
             return
-        # The kernel does not record moved code (mremap), and a file may have been absent for a moment.
+        # The maps may be stale: the kernel does not record moved code (mremap), and a file may have lacked.
         self.maps_stale |= captured.stack.stop_reason is not StopReason.OUTERMOST or None in captured.modules
         self._note_stack_use(sample, captured.stack)
         recorder.see(thread, captured)
@@ -173,20 +173,20 @@ class PerfProcess:
             used = len(sample.memory.data)
         else:
             used = stack.frames[-1].sp - sample.memory.base if stack.frames else 0
-        if used <= len(sample.memory.data):  # otherwise the walk has switched to another stack
+        if used <= len(sample.memory.data):  # False if the walk has switched to another stack
             self._stack_use.max_bytes = max(self._stack_use.max_bytes, used)
 
     def _forget_ended(self) -> None:
-        """Drop what is kept for threads that have ended, once there is much of it."""
-        if len(self._tid_history.known) > self._max_known_tids:
+        """Forget ended threads, but only if many threads were noted."""
+        if len(self._tid_history.tids) > self._max_tids:
             living = set(self.process.tids(force=True) or ())
             self._tid_history.keep_only(living)
-            self._max_known_tids = max(_MIN_KNOWN_TIDS, 2 * len(living))
+            self._max_tids = max(_MIN_TIDS, 2 * len(living))
 
     def finish(self) -> None:
         """Count the CPU time that no sample stands for, and note modules and problems.
 
-        The last CPU time of an ended process is unknown, so its samples may stand for more than was read.
+        The CPU time of an ended process was read before the end, so samples may stand for more CPU time.
         """
         self._recorder.charge_process(self._sampled_ns if self._has_ended else 0)
         self._recorder.finish(self._capturer)
@@ -195,7 +195,7 @@ class PerfProcess:
 def _goes_through(stack: Stack, mapped: Sequence[tuple[int, int]]) -> bool:
     """Return True if a stack has code in one of these address ranges.
 
-    A walk that ended with BAD_PC counts too, because maps without the new code judged its address.
+    Return True also for a walk that ended with BAD_PC: its pc may lie in code that the maps do not show yet.
     """
     if stack.stop_reason is StopReason.BAD_PC and mapped:
         return True

@@ -1,12 +1,12 @@
-"""Samples processes by the kernel's timers: sleep, read the rings, unwind the copies.
+"""Samples processes by the kernel's timers: sleeps, reads the rings, and unwinds the copied stacks.
 
 The rate counts CPU time: a thread gets a sample for each 1/rate seconds of CPU time, and none while it does
-not run.  The period differs from 1/rate by a small random part, the same throughout a recording, so that two
-recordings do not keep step with each other.  No sample depends on the time when sfsample wakes up, so other
-threads run first.  Copies wait in the rings; those for which a ring has no space are counted.
+not run.  The period of a recording differs from 1/rate by a small random part, so that two recordings do not
+keep step with each other.  The copies wait in the rings until sfsample wakes up, so sfsample can let other
+threads run first.  If a ring is full, the kernel drops copies, and sfsample counts them as lost.
 
-With descendants, a new process inherits the timers of its creator.  Its samples, from its first instruction
-on, are unwound once the process is open.  If it ends before that, they are counted as lost.
+With --subprocesses, a new process inherits the timers of its creator, so the samples of the process begin
+with its first instruction.  They are lost if the process ends before sfsample can open it.
 """
 
 import math
@@ -26,18 +26,18 @@ from sfsample.recording.ticks import OverheadLimit, uniform
 from sfsample.recording.timer_set import TimerSet
 from sfsample.unwind.unwinder import Unwinder
 
-_MAX_SLEEP_S = 0.1  # seconds between two questions whether to stop
+_MAX_SLEEP_S = 0.1  # seconds between two calls of `should_stop`
 _FIRST_READ_S = 0.02  # seconds from the start to the first read; the interval then doubles each time
 _MAX_READ_INTERVAL_S = 0.5
-_SHORT_READ_INTERVAL_S = 0.1  # seconds, for a live view, and while descendants come and go
-_READ_INTERVAL_PER_PROCESS_S = 0.001  # seconds; a read costs a fiftieth of that for each process
+_SHORT_READ_INTERVAL_S = 0.1  # seconds, for a live view, or while descendants come and go
+_READ_INTERVAL_PER_PROCESS_S = 0.001  # seconds; one read takes 1/50 of this time for each process
 _PERIOD_DEVIATION = 0.02  # largest random part, as a share of the period
 _MIN_PERIOD_NS = 10_000  # the kernel's limit
 _FIND_DESCENDANTS_S = 0.02  # seconds between two searches for new processes
 _OPEN_TIME_S = 0.05  # seconds for opening new descendants, before the rings are read
 _NOT_OPENED = "the subprocess ended before it could be opened, or could not be opened"
 _RING_FULL = "the ring was full before it was read"
-_SMALL_RING_FULL = f"{_RING_FULL}: it is small, because no more memory may be locked (ulimit -l)"
+_SMALL_RING_FULL = f"{_RING_FULL}: the ring is small, because no more memory may be locked (ulimit -l)"
 
 
 class PerfSampler:
@@ -49,10 +49,10 @@ class PerfSampler:
     def __init__(self, recording: Recording, *, per_cpu: bool = False) -> None:
         self._processes, options, self.profile, self._duration, start, _ = recording
         self._options, processes = options, self._processes
-        self._is_set = False  # timers are set
+        self._is_set = False  # True: the timers are set
         self._cpu_at_start = 0.0
         self._limit = OverheadLimit(options.max_overhead, 0.0, time.thread_time())
-        self._end_s = 0.0  # end of the recording since its start; 0: it has not ended
+        self._end_s = 0.0  # time from the start to the end of the recording; 0: it has not ended
         self._start_ns = 0 if start is None else round(start * 1e9)
         deviation = _PERIOD_DEVIATION * (2 * uniform() - 1)
         period_ns = max(_MIN_PERIOD_NS, round(1e9 / options.rate * (1 + deviation)))
@@ -77,7 +77,7 @@ class PerfSampler:
         options = self._options
         unwinder = Unwinder(process.modules, steppers=options.steppers, max_frames=options.max_frames)
         earlier = self._alive.get(process.pid)
-        if earlier is not None:  # an ended process whose id was given to this one
+        if earlier is not None:  # an ended process that had the same id
             self._end(earlier)
         is_new = self._is_set
         added = self._alive[process.pid] = PerfProcess(
@@ -97,7 +97,7 @@ class PerfSampler:
             self._add(process)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
-        """Sample until the duration is over, `should_stop` says so, or no process is left.
+        """Sample until the duration is over, `should_stop` returns True, or no process is left.
 
         Raises NotPermitted and UnsupportedTarget if the kernel refuses timers.
         """
@@ -107,7 +107,7 @@ class PerfSampler:
         try:
             stats.end_by(lambda: self._loop(should_stop))
         except LeftBehind:
-            stats, self._alive = Stats(0), {}  # the statistics are those of the thread that goes on
+            stats, self._alive = Stats(0), {}  # another thread goes on, and owns the statistics now
             raise
         finally:
             self._timers.events.close()
@@ -132,17 +132,17 @@ class PerfSampler:
     # -- timers
 
     def _stop_timers(self) -> None:
-        """Stop the timers; after that no change of modules is recorded.
+        """Stop the timers, so that no new records come while the last records are unwound.
 
-        The last records are read and unwound after that, because more would come while they are unwound.
+        While the timers are off, changes of modules are not recorded, so the maps count as stale.
         """
         self._doubt_maps()
         self._begin_read()
         self._timers.events.pause()
-        self._read_cpu_times()  # CPU times up to the last record in the rings
+        self._read_cpu_times()  # once more, up to the last record in the rings
 
     def _replace_timers(self) -> None:
-        """Set other timers; unwind the last records of the old ones while these run."""
+        """Set new timers, then unwind the last records of the old timers."""
         self._stop_timers()
         records = self._timers.events.read()
         self._timers.events.close()
@@ -153,12 +153,12 @@ class PerfSampler:
         self._doubt_maps()
 
     def _doubt_maps(self) -> None:
-        """Read the maps again: mappings were not recorded while the timers were off."""
+        """Mark all maps as stale, because mappings are not recorded while the timers are off."""
         for process in self._alive.values():
             process.maps_stale = True
 
     def _stay_below_overhead(self, should_stop: Callable[[], bool]) -> None:
-        """Stop the timers for as long as it takes to stay below the limit of overhead."""
+        """Stop the timers until the overhead is below its limit again."""
         began_s = self._elapsed_s()
         until_s = min(self._limit.resume_at(began_s, time.thread_time()), began_s + self._left_s())
         if until_s - began_s < _MAX_SLEEP_S:
@@ -196,11 +196,11 @@ class PerfSampler:
                 due_s = self._elapsed_s() + interval_s
 
     def _longest_interval_s(self) -> float:
-        """Return the longest time in seconds that records may wait in the rings.
+        """Return the longest time in seconds for which records may wait in the rings.
 
-        It is short if a live view shows them.  It is also short if processes come and go: a new process often
-        calls execve(2), and its new modules can be read only while it lives.  It is short if a JIT compiler
-        reuses memory: code that changes while its samples wait has no name.
+        A live view needs a short time.  A new process needs a short time, because it often calls execve(2),
+        and its new modules can be read only while it lives.  A JIT compiler that reuses memory needs a short
+        time, because the name of replaced code is lost if a sample of the code still waits.
         """
         names_change = any(process.names_change for process in self._alive.values())
         if not (self.profile.prompt or self._processes.follows_births or names_change):
@@ -215,13 +215,13 @@ class PerfSampler:
         return float("inf") if self._duration is None else self._duration - self._elapsed_s()
 
     def _ticks(self, elapsed_s: float) -> int:
-        """Return the number of intervals of 1/rate so far, and one for the start, as for ticks of stops."""
+        """Return the number of ticks, as for stops: one for each 1/rate seconds, and at least one."""
         return max(1, round(min(elapsed_s, self._duration or math.inf) * self._options.rate))
 
     # -- reading the rings
 
     def _read(self) -> bool:
-        """Count new records; False when no named process is left."""
+        """Count new records; False: no named process is left."""
         alive = self._collect()
         ended = [process for pid, process in self._alive.items() if not alive.get(pid, True)]
         for process in ended:
@@ -234,13 +234,13 @@ class PerfSampler:
         return True
 
     def _collect(self) -> dict[int, bool]:
-        """Count new records; those after a change of modules count once the maps were read again.
+        """Count new records; after a change of modules, read the maps first.
 
-        Return by pid whether each process still lives.
+        Return for each pid whether the process still lives.
         """
         alive: dict[int, bool] = {}
-        for _ in range(2):  # a process that always changes its modules would take all of sfsample's time
-            alive = self._begin_read()  # first, so that the last records of an ended process are read
+        for _ in range(2):  # not more often, because a process may change its modules all the time
+            alive = self._begin_read()  # first: the rings then have all records of the ended processes
             until_ns = time.perf_counter_ns()  # time up to which all records are in the rings
             records = self._timers.events.read()
             self._timers.note(records)
@@ -251,7 +251,7 @@ class PerfSampler:
         return alive
 
     def _begin_read(self) -> dict[int, bool]:
-        """Open the processes that the next records may be of; return by pid whether each lives."""
+        """Open new processes, and read CPU times and maps; return for each pid whether the process lives."""
         self._open_descendants(_OPEN_TIME_S)
         self._read_cpu_times()
         self._used_ns = self._processes.cpu_ns()
@@ -262,13 +262,13 @@ class PerfSampler:
             process.read_cpu_time()
 
     def _note_end(self) -> None:
-        """End the recording once its duration is over, even if records are still to be unwound."""
+        """End the recording when its duration is over, even if some records are not unwound yet."""
         if not self._end_s and self._left_s() <= 0:
             self._read_cpu_times()
             self._end_s = self._elapsed_s()
 
     def _count(self, records: Iterable[Record], until_ns: int | None = None) -> None:
-        """Count the samples of open processes; other records wait for the next call, or count as lost."""
+        """Count the samples of open processes; other records wait for one call, and are lost after that."""
         by_pid: dict[int, list[Record]] = {pid: [] for pid in self._alive}
         claimed = [record for record in self._unclaimed if record.pid in by_pid]
         self._count_unclaimed(record for record in self._unclaimed if record.pid not in by_pid)
@@ -281,7 +281,7 @@ class PerfSampler:
                 reason = _SMALL_RING_FULL if self._timers.events.lacks_memory else _RING_FULL
                 self.profile.stats.count_failed(reason, record.records)
                 for records_of_process in by_pid.values():
-                    records_of_process.append(record)  # lost records, among them perhaps changes of modules
+                    records_of_process.append(record)  # the lost records may have been changes of modules
             elif record.pid in by_pid:
                 by_pid[record.pid].append(record)
             else:

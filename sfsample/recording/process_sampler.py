@@ -1,10 +1,11 @@
 """Samples the threads of one process, tick by tick.
 
-If a thread has not run since its last sample, sfsample does not capture it again: it counts the stack once
-more (in wall mode), for one small read of the scheduler's counters.  In cpu mode, a capture counts only if
-the thread had a CPU when it was asked to stop, or had lost it to sfsample; not if it waited, slept, or had
-just been woken.  After the request to stop, a thread that waits for a CPU runs no code of its own.  The tick
-waits for it at most --max-pause; a thread that stops later is captured at a checkpoint or in a later tick.
+One small read of the scheduler's counters shows whether a thread has run since its last sample.  A thread
+that has not run is not captured again; in wall mode, its last stack is counted once more.  In cpu mode, a
+capture counts only if the thread had a CPU when sfsample asked it to stop, or had lost its CPU to sfsample.
+A thread that slept, waited for a CPU, or had just been woken does not count.  A tick waits for stops for at
+most --max-pause.  A thread that stops later is captured at a checkpoint or in a later tick.  Between request
+and stop, a thread that waits for a CPU runs no code of its own.
 """
 
 import time
@@ -27,11 +28,11 @@ from sfsample.recording.sample import ThreadKey, TickTime
 from sfsample.recording.task_looks import TaskLooks
 from sfsample.recording.wait_finder import WaitFinder
 
-_END_PATIENCE_NS = 250_000_000  # wait at the end of the recording for threads that were asked to stop
+_END_PATIENCE_NS = 250_000_000  # longest wait for pending stops at the end of the recording
 _COLLECT_NS = 1_000_000  # time between two collections of threads that have stopped meanwhile
 _MAX_PENDING_STOPS = 8  # threads: if all stop at once, the last stays stopped until the others are captured
 _LOOK_NS = 1_000_000  # longest wait for the stop of a thread that holds a lock (--blame)
-_STOP_PATIENCE_NS = 50_000  # time of polling before a stop is pending: a thread with a CPU stops in this time
+_STOP_PATIENCE_NS = 50_000  # longest polling for a stop: a thread that has a CPU stops in this time
 _RECORDING_ENDED = "the recording ended before its turn"
 _STILL_PENDING = "did not stop in time (the machine is overloaded)"
 
@@ -39,8 +40,8 @@ _STILL_PENDING = "did not stop in time (the machine is overloaded)"
 class ProcessSampler:
     """Samples the threads of one process into a profile, from tick `since` on.
 
-    A refusal to capture is an error if the user named the process (`named`).  Else it is a failed sample.
-    `waits` finds what sleeping threads wait for (wall mode).
+    A refused capture is a failed sample.  Before the first sample, it is an error for a process that the user
+    named (`named`).  `waits` finds what sleeping threads wait for (wall mode).
     """
 
     def __init__(
@@ -67,10 +68,10 @@ class ProcessSampler:
         self._random = random
         self.threads: dict[int, SampledThread] = {}  # living threads by id
         self._pending: dict[SampledThread, WakeUp] = {}  # thread asked to stop -> wake-up of that tick
-        # threads due in this tick but left out: enough stops are pending, or the recording has ended
+        # Due threads that this tick leaves out: too many stops are pending, or the recording has ended.
         self._not_asked = set[SampledThread]()
         self._has_run = True  # True: the process has run since the last search for changes
-        self._ran_before_exec: dict[int, int] = {}  # CPU time in ns by thread id, up to the execve
+        self._ran_before_exec: dict[int, int] = {}  # thread id -> CPU time in ns, up to the last execve
         self._program: tuple[bytes, ...] = ()  # `Stat.program`, which every execve changes
         self._leader: Stat | None = None  # stat of the first thread at the beginning of this tick
         self._recorder = Recorder(
@@ -85,7 +86,7 @@ class ProcessSampler:
 
     @property
     def living(self) -> set[ThreadKey]:
-        """The threads that had not ended at the last look."""
+        """The threads that lived at the last tick."""
         key, threads = self._recorder.process_key, self.threads.values()
         return {ThreadKey(key, thread.tid, thread.start_time) for thread in threads}
 
@@ -96,9 +97,9 @@ class ProcessSampler:
     ) -> bool:
         """Sample every thread that is due; False: the process has ended.
 
-        There may be thousands.  So the tick calls `go_on` now and then, which may release threads that
-        sfsample holds in other processes.  If it returns False, the recording is over, and the tick leaves
-        out the other threads.  `spread`: see `spread_of`.
+        Thousands of threads may be due, so the tick calls `go_on` now and then.  `go_on` may release threads
+        that sfsample holds in other processes.  If `go_on` returns False, the recording is over, and the tick
+        leaves out the remaining threads.  `spread`: see `spread_of`.
         """
         before, tick = self._recorder.now, now.number
         self._recorder.now = now
@@ -108,7 +109,7 @@ class ProcessSampler:
                 for thread in due:
                     thread.give_next_turn(tick, spread, self._random)
                 return True
-            self._has_run = not refresh  # the next refresh sees a change that /proc shows late
+            self._has_run = not refresh  # the next refresh will see changes that /proc shows late
             self.collect()
             self.process.modules.allow_refresh()
             if not self._follow_changes(before, refresh=refresh):
@@ -125,7 +126,7 @@ class ProcessSampler:
                 self._blame.count()
         except ReadFailed as failure:
             if failure.help and self._named and not self._profile.stats.samples:
-                raise  # limit that the user can raise
+                raise  # the help names a limit that the user can raise
             self._profile.stats.count_failed(str(failure), 1)
         return True
 
@@ -133,9 +134,9 @@ class ProcessSampler:
         return [thread for thread in self.threads.values() if thread.due <= self._recorder.now.number]
 
     def _is_quiet(self, due: list[SampledThread]) -> bool:
-        """Return True if no due thread has run; then that was their turn.
+        """If no due thread has run, count the due threads and return True.
 
-        sfsample sees births and an execve when the thread that made them is due.
+        sfsample notices a birth or an execve when the thread that made it is due.
         """
         ran = (t.off_cpu_counters is None or t.files.counters() != t.off_cpu_counters for t in due)
         if self._pending or not self.threads or any(ran):
@@ -144,9 +145,9 @@ class ProcessSampler:
         return True
 
     def _in_turn(self, due: list[SampledThread], go_on: Callable[[], bool]) -> Iterator[SampledThread]:
-        """Yield the threads that are due: those that ran lately, then those that were off their CPU.
+        """Yield the due threads: first those that ran lately, then those that were off their CPU.
 
-        In between, collect threads that have stopped by now.
+        Between two threads, collect threads that have stopped by now.
         """
         due.sort(key=lambda thread: (thread.off_cpu_counters is not None, thread.counted.number))
         collected_ns = time.perf_counter_ns()
@@ -188,7 +189,7 @@ class ProcessSampler:
     def _update_threads(self, tids: list[int], last_tick: TickTime) -> None:
         tick = self._recorder.now.number
         now, threads = {*tids}, tuple(self.threads.values())
-        # another thread may have the id of one that is gone
+        # The id of a thread that is gone may belong to a new thread.
         ended = [t for t in threads
                  if t.tid not in now or (t.gone and t.files.counters() != t.off_cpu_counters)]  # fmt: skip
         for thread in ended:
@@ -202,7 +203,7 @@ class ProcessSampler:
             self._waits.follow(tids)
 
     def _drop(self, thread: SampledThread) -> None:
-        self._pending.pop(thread, None)  # `release_pending` releases it if it still stops
+        self._pending.pop(thread, None)  # `release_pending` releases the thread if it still stops
         self._recorder.flush(thread)
         thread.gone = True
         self.threads.pop(thread.tid, None)
@@ -212,7 +213,7 @@ class ProcessSampler:
     def _take_turn(self, thread: SampledThread, woken: WakeUp) -> None:
         if thread in self._pending:
             if not self._wall:
-                self._recorder.skip(thread)  # its sample belongs to the tick that asked it to stop
+                self._recorder.skip(thread)  # the pending sample belongs to the tick that asked for the stop
             return
         counters = thread.files.counters()
         if counters is None:
@@ -249,7 +250,7 @@ class ProcessSampler:
             self._capturer.wait_until_asleep(thread.process_thread, woken.at_ns + self._max_pause_ns)
         if seldom and not wall and files.asleep() is not None:
             # A thread that runs seldom and sleeps now is not worth the preparations of a capture.  `capture`
-            # checks other threads last: the preparations take longer than some threads run at a time.
+            # checks again after its preparations, which take longer than some threads run at a time.
             thread.off_cpu_counters = counters
             recorder.skip(thread)
         else:
@@ -258,7 +259,7 @@ class ProcessSampler:
     def _capture(self, thread: SampledThread, woken: WakeUp, counters: bytes) -> None:
         stat = self._leader if thread.tid == self.process.pid else thread.files.stat()
         if stat is None or stat.state in "ZX":
-            # another thread may have the id by now, and these counters
+            # These counters may belong to another thread, which has the id by now.
             thread.gone, thread.off_cpu_counters = True, counters
             return
         thread.name, thread.start_time, thread.state = stat.name, stat.starttime, stat.state
@@ -285,7 +286,7 @@ class ProcessSampler:
             return
         self._pending.pop(thread, None)
         if thread.files.holder != thread.file_holder:
-            thread.gone = True  # another thread has its id, and may be the captured one
+            thread.gone = True  # another thread has the id, and may have been captured
         elif not isinstance(captured, NotCaptured):
             self._record_stack(thread, captured, woken)
         elif captured.reason is Reason.OFF_CPU:
@@ -304,7 +305,7 @@ class ProcessSampler:
             recorder.leave_out(thread, state)
             return
         if captured.has_gil is None:
-            recorder.count_failed(thread, "its GIL could not be read")
+            recorder.count_failed(thread, "the GIL could not be read")
             return
         if self._waits is not None:
             thread.wait = self._waits.find(thread.process_thread, captured, thread.state, state)
@@ -322,7 +323,7 @@ class ProcessSampler:
         if not self._wall:
             thread.last_stack = None  # a thread that does not run gives no sample
 
-    # -- threads that were asked to stop and have not yet
+    # -- threads with a pending stop
 
     def collect(self) -> bool:
         """Capture threads that have stopped by now; False: a stop is still pending."""
@@ -339,7 +340,7 @@ class ProcessSampler:
         return not self._pending and running.release_pending()
 
     def _wait_for_pending(self, deadline_ns: int) -> None:
-        """Wait for threads that were asked to stop, until `deadline_ns` (perf_counter_ns)."""
+        """Wait for pending stops, until `deadline_ns` (perf_counter_ns)."""
         while self._pending and (left_ns := deadline_ns - time.perf_counter_ns()) > 0:
             await_stop(left_ns / 1e9)
             self.collect()
@@ -347,10 +348,10 @@ class ProcessSampler:
     # -- the end
 
     def finish(self) -> None:
-        """Count the ticks since the last sample of each thread, and the figures known only at the end."""
+        """Count the ticks since the last sample of each thread, and the CPU time of the process."""
         self._wait_for_pending(time.perf_counter_ns() + _END_PATIENCE_NS)
         recorder = self._recorder
-        for thread in self._pending:  # `running_capture` releases each as soon as it stops
+        for thread in self._pending:  # `running_capture` releases each thread as soon as it stops
             if self._wall:
                 recorder.count_failed(thread, _STILL_PENDING)
             else:

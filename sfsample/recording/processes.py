@@ -1,4 +1,4 @@
-"""The processes of a recording: those that the user named, and their descendants as sfsample finds them."""
+"""The processes of a recording: processes that the user named, and descendants that sfsample finds."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +16,7 @@ _UNOPENED = "subprocess not recorded: the recording ended before its turn"
 
 
 class Processes:
-    """Open processes: the user named `named`, sfsample found `descendants`.  Ended processes are closed.
+    """The open processes: `named` has those of the user, `descendants` those that sfsample found.
 
     A recording ends when no named process is left.  A descendant that cannot be opened is only counted.
     """
@@ -25,14 +25,14 @@ class Processes:
         self.named = list(named)
         self.descendants: list[LiveProcess] = []
         self._finder = finder
-        self.follows_births = finder is not None  # descendants are part of the recording
+        self.follows_births = finder is not None  # True: descendants are part of the recording
 
     def open_named(
         self, pids: Iterable[int], open_process: Callable[[int], LiveProcess], stats: Stats, *, all_of: bool
     ) -> None:
-        """Open the named processes, but none that is set aside or cannot be read.
+        """Open the named processes, except those that are set aside or cannot be read.
 
-        Without `all_of`, leave out those that cannot be sampled.  Raises the first TargetError if none can.
+        Without `all_of`, leave out all that cannot be opened.  Raises the first TargetError if none can.
         """
         refusals: list[TargetError] = []
         for pid in pids:
@@ -62,7 +62,7 @@ class Processes:
         return sum(process.proc.cpu_ns() or 0 for process in self.all)
 
     def open_new(self, stats: Stats, time_s: float, *, force: bool) -> Iterator[LiveProcess]:
-        """Open and yield new descendants for at most `time_s`; the next call yields the others.
+        """Open and yield new descendants for at most `time_s` seconds; the next call yields the others.
 
         `force`: list /proc even if the kernel has assigned no id since the last call.
         """
@@ -98,14 +98,14 @@ class Processes:
 
 
 class Recording(NamedTuple):
-    """What a sampler samples, how, for how long, and what it counts the samples into."""
+    """The task of a sampler: processes, options, and the profile that counts the samples."""
 
     processes: Processes
     options: RecordOptions
     profile: Profile
     duration: float | None = None  # seconds; None: until the processes end
-    start: float | None = None  # time.monotonic when it began, if another sampler took the first samples
-    tell: Callable[[str], object] = str  # gets a line of text after missed ticks, at most once a second
+    start: float | None = None  # time.monotonic at the first samples, if another sampler took them
+    tell: Callable[[str], object] = str  # called with a text after missed ticks, at most once a second
 
 
 def _note(text: str, refusal: TargetError, stats: Stats) -> None:

@@ -23,21 +23,21 @@ TIMELINE_LIMIT = 4_000_000  # records, 40 bytes each
 STACK_LIMIT = 200_000  # distinct stacks, some KB each: a JIT compiler can make any number
 THREAD_LIMIT = 20_000  # distinct threads: a service may start one for each request
 PROCESS_LIMIT = 20_000  # distinct processes: a shell script starts any number
-SECONDS_LIMIT = 120  # seconds of a recording whose CPU time is kept by second
-OTHERS = 0  # process key of all processes beyond the limit
+SECONDS_LIMIT = 120  # first seconds of a recording, whose CPU time is kept for each second
+OTHERS = 0  # process key of all processes beyond `PROCESS_LIMIT`
 
 
 class Timeline:
     """Records of samples in order of time, as arrays of one length.
 
-    At most `TIMELINE_LIMIT` records are kept; further ones are counted in `dropped`.
+    At most `TIMELINE_LIMIT` records are kept; `dropped` counts further records.
     """
 
     def __init__(self) -> None:
         self.keys: list[StackKey] = []
         self.at_ns = array("q")  # time of the record since the start of the recording
         self.stack = array("l")  # index into `keys`
-        self.wall_ns = array("q")  # elapsed time that the record stands for; it ended at `at_ns`
+        self.wall_ns = array("q")  # elapsed time, up to `at_ns`, that the record stands for
         self.cpu_ns = array("q")  # CPU time that the record stands for
         self.times = array("l")  # number of samples
         self.dropped = 0
@@ -71,26 +71,26 @@ class StackTotals:
 
 
 class Profile:
-    """Stacks with their totals.  `processes` and `threads` give the names of processes and of threads.
+    """Stacks with their totals.  `processes` and `threads` have the names of processes and of threads.
 
     `keep` is called with each record (stack, time of the sample, elapsed time and CPU time in ns, number of
-    samples); if it is None, totals are kept.
+    samples).  Without `keep`, the profile adds the records to its totals.
     """
 
     def __init__(self, rate_hz: float, *, timeline: bool = False, keep: KeepRecord | None = None) -> None:
         self.totals: dict[StackKey, StackTotals] = {}
         self.timeline = Timeline() if timeline else None
         self.keep = keep or self._add_to_totals
-        self.prompt = timeline or keep is not None  # samples are added at once, not together with equal ones
+        self.prompt = timeline or keep is not None  # True: every sample is added at once
         self.started_ns = 0  # start of the recording since the epoch
         self.host = os.uname().nodename
-        self.identities: dict[int, Identity] = {}  # pid -> identity, for the processes that were asked for
-        self.labels: dict[str, str] = {}  # labels of the user, which win over those found
+        self.identities: dict[int, Identity] = {}  # pid -> identity of a process that the user named
+        self.labels: dict[str, str] = {}  # labels of the user; they override labels that sfsample finds
         self.processes: dict[int, str] = {}
         self.threads: dict[ThreadKey, str] = {}
         self.roots: dict[int, ProcessRoot] = {}  # root directories in which files of modules are opened
-        self.charged_ns: Counter[int] = Counter()  # CPU time, by process key; known at the end
-        self.unseen_ns = Counter[int]()  # CPU time without a sample, of ended threads, by process key
+        self.charged_ns: Counter[int] = Counter()  # CPU time by process key; set at the end
+        self.unseen_ns = Counter[int]()  # CPU time without samples, of ended threads, by process key
         self._by_second: Counter[tuple[int, int]] = Counter()  # CPU time in ns, by process key and second
         self._start_times: dict[int, int] = {}  # process key -> start time in clock ticks since boot
         self._sampled: set[int] = set()  # keys of processes with a sample
@@ -123,7 +123,7 @@ class Profile:
             self.processes[key] = name
 
     def identify(self, pid: int, identity: Identity) -> None:
-        """Note the identity of a process: that of its last program.  Fields that are unknown now stay."""
+        """Note the identity of a process with its present program; a None in `identity` changes nothing."""
         before = self.identities.get(pid, Identity({}))
         known = {name: value for name, value in identity._asdict().items() if value is not None}
         if identity.exe not in (None, before.exe):
@@ -153,18 +153,18 @@ class Profile:
 
     def cpu_ms_by_second(self, pids: Container[int | None] | None = None) -> list[int]:
         """Return the sampled CPU time of each second in ms, of all processes or of `pids`."""
-        known = {at: ns for at, ns in self._by_second.items() if pids is None or pid_of(at[0]) in pids}
-        last = max((second for _, second in known), default=-1)
-        found = [0] * max(last + 1, min(round(self.stats.duration_s), SECONDS_LIMIT))
-        for (_, second), ns in known.items():
-            found[second] += round(ns / 1e6)
-        return found
+        chosen = {at: ns for at, ns in self._by_second.items() if pids is None or pid_of(at[0]) in pids}
+        last = max((second for _, second in chosen), default=-1)
+        cpu_ms = [0] * max(last + 1, min(round(self.stats.duration_s), SECONDS_LIMIT))
+        for (_, second), ns in chosen.items():
+            cpu_ms[second] += round(ns / 1e6)
+        return cpu_ms
 
     def spread_cpu_time(self, living: AbstractSet[ThreadKey]) -> None:
         """Spread the CPU time of each thread evenly over its samples; `living`: threads that have not ended.
 
-        A thread of a request ends soon after its sample, or before it has one.  So samples of ended threads
-        also stand for the CPU time of such threads, each for at most the time between two ticks.
+        A thread that lives only for one request ends soon after its sample, or before it has one.  So samples
+        of ended threads share the CPU time without samples; each gets at most the time between two ticks.
         """
         tick_ns = 1e9 * self.stats.duration_s / max(1, self.stats.taken_ticks)
         stacks: dict[ThreadKey, list[StackTotals]] = {}
@@ -186,9 +186,9 @@ class Profile:
         self.unseen_ns.clear()
 
     def leave(self, sampler_cpu_s: float) -> None:
-        """Note that the thread that sampled so far is stuck, and the CPU time that it has used."""
+        """Note the CPU time of a stuck sampling thread, before another thread continues the recording."""
         self.stats.sampler_cpu_s += sampler_cpu_s
-        self.stats.subprocesses.watched = 0  # those that still live are opened again
+        self.stats.subprocesses.watched = 0  # the other thread opens living descendants again
 
     def name_thread(self, thread: ThreadKey, name: str) -> ThreadKey:
         """Note the name of a thread; return its key, with id 0 if there are too many threads."""
@@ -224,10 +224,10 @@ class WindowRecord(NamedTuple):
 
 
 class LiveWindow:
-    """The samples of the last `length_ns`, for `top`; a recording into `profile` fills it.
+    """The samples of the last `length_ns`, for `top`; a recording into `profile` adds them.
 
-    The recording thread adds samples, the drawing thread reads them.  Each uses one call of a deque, which
-    the other thread cannot interrupt.
+    The recording thread adds samples, and the drawing thread reads them.  Each access is one call of a deque,
+    which the other thread cannot interrupt.
     """
 
     def __init__(self, rate_hz: float, length_s: float) -> None:

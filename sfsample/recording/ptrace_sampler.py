@@ -1,8 +1,8 @@
 """Samples processes by stopping or reading their threads, at the ticks of a schedule.
 
-The schedule is fixed at the start and does not depend on the cost of samples.  If sfsample misses a tick, or
-leaves it out to stay below the limit of overhead, it counts the tick and takes no later one in its place.
-Each tick follows births and deaths, and samples the due threads of each process (`ProcessSampler.tick`).
+The schedule depends on the cost of samples only if the overhead has a limit (`EvenRate`).  sfsample counts a
+missed tick, and takes no other tick instead.  At each tick, sfsample follows births and ends of processes,
+and samples the due threads of each process (`ProcessSampler.tick`).
 """
 
 import time
@@ -22,31 +22,31 @@ from sfsample.recording.processes import Recording
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import BEGINNING, TickTime
 from sfsample.recording.stats import Stats
-from sfsample.recording.ticks import OverheadLimit, Schedule, uniform
+from sfsample.recording.ticks import EvenRate, OverheadLimit, Schedule, uniform
 from sfsample.recording.wait_finder import WaitFinder
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.unwind.unwinder import Unwinder
 
 _MAX_SLEEP_S = 0.1  # seconds between two calls of `should_stop`
-_MAX_STOP_WAIT_S = 0.001  # seconds of a wait for late stops: one signal may stand for several of them
-_REFRESH_S = 1.0  # least seconds between two checks for a library that was replaced at the same addresses
-_REFRESHED_PER_S = 10  # processes checked in a second
+_MAX_STOP_WAIT_S = 0.001  # seconds of a wait for late stops, as one signal may announce several stops
+_REFRESH_S = 1.0  # shortest time in s between two checks for a library replaced at the same addresses
+_REFRESHED_PER_S = 10  # processes that are checked in a second
 _LATENESS_S = 1.0  # seconds between two messages about missed ticks
 _REAL_TIME_SHARE = 0.2  # share of one CPU that sfsample may use at real-time priority
-_OPEN_FIRST_S, _OPEN_LATER_S = 1.0, 0.05  # seconds to open new descendants: before the first tick, in each
+_OPEN_FIRST_S, _OPEN_LATER_S = 1.0, 0.05  # seconds to open descendants: before the first tick, at each tick
 
 
 class Clock:
-    """The monotonic clock, in seconds.  Tests give another clock."""
+    """The monotonic clock, in seconds.  Tests replace it by another clock."""
 
     now = staticmethod(time.monotonic)
     sleep = staticmethod(time.sleep)
 
 
 class PtraceSampler:
-    """Samples processes into one profile: a descendant from the tick at which it is found until its end.
+    """Samples processes into one profile; a descendant is sampled from the tick at which it is found.
 
-    `jitter` gives random numbers from 0 to 1.
+    `jitter` returns random numbers from 0 to 1.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class PtraceSampler:
         self._unreported_ticks = 0
         self._reported_at = float("-inf")
         self._own_run = OwnRun()
-        self._names = Symbolizer()  # names of functions of C libraries
+        self._names = Symbolizer()  # source of the names of functions in C libraries
         self._began = start
         self._start = self._refresh_at = self._cpu_at_start = 0.0
         self._real_time = OverheadLimit(_REAL_TIME_SHARE, self._clock.now(), REAL_TIME_PRIORITY.used_s())
@@ -87,9 +87,9 @@ class PtraceSampler:
         )  # fmt: skip
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
-        """Sample until the duration is over, `should_stop` says so, or no named process is left.
+        """Sample until the duration is over, `should_stop` returns True, or no named process is left.
 
-        Once `should_stop` is true, it stays true (`TracerThread`).
+        After `should_stop` has returned True, it always returns True (`TracerThread`).
         """
         stats, clock = self.profile.stats, self._clock
         try:
@@ -100,7 +100,7 @@ class PtraceSampler:
             try:
                 stats.end_by(lambda: self._loop(should_stop))
             except LeftBehind:
-                stats, self._samplers = Stats(0), []  # the thread that goes on has the statistics
+                stats, self._samplers = Stats(0), []  # another sampling thread owns the statistics now
                 raise
             finally:
                 REAL_TIME_PRIORITY.during_ticks(is_wanted=False)
@@ -122,18 +122,19 @@ class PtraceSampler:
         if self._began is not None:
             self.profile.stats.late_ticks += schedule.skip(self._clock.now()) - self.profile.stats.ticks
         self._refresh_at = self._clock.now() + _REFRESH_S
-        limit = OverheadLimit(self._options.max_overhead, self._clock.now(), self._spent_s())
+        even_rate = EvenRate(self._options.max_overhead, self._options.rate, self._spent_s())
         stats = self.profile.stats
         while not schedule.over:
             if not self._wait(schedule.next(), should_stop):
                 return "signal"
-            # first, as the target's times change at any moment
+            # The time and the counters are read first, because the target may run at any moment.
             own_run = None if self._options.mode == "wall" else self._own_run.read()
             woken = WakeUp(time.perf_counter_ns(), own_run, self._own_run.read)
             now = self._clock.now()
-            missed = schedule.take(now)
+            due, missed = schedule.ticks, schedule.take(now)
             stats.ticks = schedule.ticks
             stats.late_ticks += missed
+            stats.spared_ticks += schedule.ticks - due - max(1, missed)
             self._report_missed(now, missed)
             if missed:
                 continue
@@ -145,8 +146,7 @@ class PtraceSampler:
             if not lives:
                 return "target"
             if self._options.max_overhead is not None:
-                stats.spared_ticks += schedule.skip(limit.resume_at(self._clock.now(), self._spent_s()))
-                stats.ticks = schedule.ticks
+                schedule.stretch = even_rate.stretch(schedule.stretch, self._spent_s())
         return "duration" if self._wait(schedule.end, should_stop) else "signal"
 
     def _report_missed(self, now: float, missed: int) -> None:
@@ -156,8 +156,8 @@ class PtraceSampler:
             self._unreported_ticks, self._reported_at = 0, now
 
     def _wait(self, until: float, should_stop: Callable[[], bool]) -> bool:
-        """Sleep until a time by the clock, and collect threads meanwhile; False: `should_stop` is true."""
-        while not should_stop():  # called before a sleep: the samples follow the sleep at once
+        """Sleep until `until` (s), and collect threads meanwhile; return False if `should_stop` is true."""
+        while not should_stop():  # called before the sleep, so that samples follow the sleep at once
             collected, left = self.collect(), until - self._clock.now()
             if collected or left <= 0:
                 self._choose_priority()
@@ -170,13 +170,13 @@ class PtraceSampler:
         return False
 
     def _choose_priority(self) -> None:
-        """Use real-time priority, up to a share of one CPU.  Long work calls this at its checkpoints."""
+        """Use real-time priority, up to a share of one CPU; checkpoints in long work call this, too."""
         now = self._clock.now()
         is_wanted = self._real_time.resume_at(now, REAL_TIME_PRIORITY.used_s()) <= now
         REAL_TIME_PRIORITY.during_ticks(is_wanted=is_wanted)
 
     def _tick(self, at_ns: int, woken: WakeUp, go_on: Callable[[], bool]) -> bool:
-        """Sample every process; False: the named ones have ended."""
+        """Sample every process; False: all named processes have ended."""
         now = self._clock.now()
         refresh = now >= self._refresh_at
         if refresh:
@@ -206,7 +206,7 @@ class PtraceSampler:
         return not self._pending
 
     def _spent_s(self) -> float:
-        """Return CPU time of sfsample + longest total time for which it held one of the threads, in s."""
+        """Return, in s, the CPU time of sfsample plus the longest total time for which it held one thread."""
         threads = (thread for sampler in self._samplers for thread in sampler.threads.values())
         held_ns = max((thread.stopped_ns for thread in threads), default=0)
         return time.thread_time() - self._cpu_at_start + held_ns / 1e9

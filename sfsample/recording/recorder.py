@@ -1,8 +1,8 @@
 """Turns the captures of one process into samples, and counts them.
 
 A sample stands for the ticks, the elapsed time and the CPU time since the previous sample of its thread.  So
-nothing is counted twice and nothing is left out.  Samples of a thread that does not run are counted together:
-after a second, then more and more seldom, and when the thread runs again.
+nothing is counted twice and nothing is left out.  If a thread does not run, its samples are counted together
+after one second, later after up to eight seconds, and when the thread runs again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -44,7 +44,7 @@ class Recorder:
     ) -> None:
         """`is_new`: the process was born during the recording, so all of its CPU time counts.
 
-        `late`: samples are counted some time after they were taken; the caller follows the perf map.
+        `late`: samples are counted some time after they were taken; the caller calls `follow_perf_map`.
         """
         self._profile, self._process, self._python = profile, process, python
         self.stats = profile.stats
@@ -54,24 +54,24 @@ class Recorder:
         self._is_new = is_new
         self._min_wait_ns = round(min_wait * 1e9)
         self._generation = 0  # version of the module map
-        # pc, `exact` and `found` of a frame -> its location, in that version
+        # pc, `exact` and `found` of a frame -> location of the frame, in this version of the map
         self._locations: dict[tuple[int, bool, str], Location] = {}
         self._perf_map = PerfMapFile(profile.roots.get(self.process_key))
         self._names = 0  # number of changes of the perf map so far
         self._perf_map_read = -1  # tick of the last look at the perf map
-        self._has_new_names = False  # the last look at the perf map has found new functions
+        self._has_new_names = False  # True: the last look at the perf map has found new functions
         self._late = late
-        self.lost_name = False  # a place has no name because its code was replaced before the name was read
+        self.lost_name = False  # True: the code of a place was replaced before its name was read
         self.now = begin
         self._charged_ns = 0  # CPU time of the process's threads
-        self._cpu_ns = 0  # CPU time of the process up to which this recording has accounted
+        self._cpu_ns = 0  # CPU time of the process during this recording
 
     # -- CPU time
 
     def charge(self, thread: SampledThread, counters: bytes | None) -> int:
         """Note the CPU time of a thread since the last call; return it in ns."""
         ran = ran_ns(counters)
-        used = ran - thread.ran_ns if ran >= thread.ran_ns else ran  # less: another thread has the id now
+        used = ran - thread.ran_ns if ran >= thread.ran_ns else ran  # smaller: the id belongs to a new thread
         thread.ran_ns = ran
         thread.uncounted_cpu_ns += used
         self._charged_ns += used
@@ -88,7 +88,7 @@ class Recorder:
         return cpu_ns is not None
 
     def charge_process(self, at_least_ns: int = 0) -> None:
-        """Charge the CPU time of the process, also that of threads that ended unseen."""
+        """Charge the CPU time of the process, including that of threads that ended before they were seen."""
         unseen_ns = max(0, max(self._cpu_ns, at_least_ns) - self._charged_ns)
         self.stats.cpu_charged_ns += unseen_ns
         self._charged_ns += unseen_ns
@@ -124,7 +124,7 @@ class Recorder:
         thread.last_stack = stack, thread.places
 
     def _locate(self, captured: CapturedStack, last: Located) -> tuple[Location, ...]:
-        """Return the locations of the frames; those of the last sample are used again."""
+        """Return the locations of the frames; unchanged frames have those of the last sample."""
         frames, known = captured.stack.frames, self._locations
         if None in captured.modules and not self._late and self._perf_map_read != self.now.number:
             self._perf_map_read = self.now.number
@@ -154,15 +154,15 @@ class Recorder:
         return location._replace(generated=generated)
 
     def follow_perf_map(self) -> None:
-        """Read what the target has appended to its perf map since the last call."""
+        """Read the lines that the target has appended to its perf map since the last call."""
         changed, changed_before = self._perf_map.refresh(), self._has_new_names
         self._has_new_names = changed
-        if changed or changed_before:  # after a change, late samples have lost names that the next ones have
+        if changed or changed_before:  # replaced code has no name until the next call
             self._names += 1
             self._locations.clear()
 
     def count_idle(self, threads: Iterable[SampledThread]) -> None:
-        """Note that threads have not run since they were last seen; they are counted now or later."""
+        """Note that threads have not run since their last capture; their stacks are counted now or later."""
         now, prompt = self.now, self._profile.prompt
         for thread in threads:
             if thread.last_stack is None:
@@ -175,7 +175,7 @@ class Recorder:
                 self.flush(thread)
 
     def flush(self, thread: SampledThread) -> None:
-        """Count the samples that `count_idle` has put off; leave out those of a brief wait."""
+        """Count the samples that `count_idle` has put off, but not those of a brief wait."""
         if thread.last_stack is not None and thread.idle_until.number > thread.counted.number:
             if self.is_brief(thread):
                 self.stats.brief_waits += thread.idle_until.number - thread.counted.number
@@ -189,16 +189,16 @@ class Recorder:
         return sleeps and thread.idle_until.at_ns - thread.seen.at_ns < self._min_wait_ns
 
     def count_wait(self, thread: SampledThread, capture: Capture) -> None:
-        """Count a thread that has just fallen asleep, or put that off until its wait is long enough."""
+        """Count a thread that has just fallen asleep; with --min-wait, count it when the wait is long."""
         thread.idle_until = self.now
         if not self.is_brief(thread):
             self.count(thread, capture, self.now, ran=False)
 
     def count(self, thread: SampledThread, capture: Capture, until: TickTime, *, ran: bool = True) -> None:
-        """Count the stack that was seen last, for all ticks since the last sample of the thread.
+        """Count the stack that `see` kept, for all ticks since the last sample of the thread.
 
-        If `ran` is False, the thread slept.  Then its CPU time is kept for a sample in which it runs.
-        Otherwise most of the CPU time of a thread that works in bursts would count for the call it sleeps in.
+        If `ran` is False, the thread slept.  Then its CPU time is kept for a sample in which the thread runs.
+        Otherwise most CPU time of a thread that works in bursts would count for the call in which it sleeps.
         """
         assert thread.last_stack is not None  # noqa: S101 - our own invariant
         stack, places = thread.last_stack
@@ -244,7 +244,7 @@ class Recorder:
         self.stats.count_failed(why, times)
 
     def leave_out(self, thread: SampledThread, state: RunState) -> None:
-        """Count no sample of a thread that has no CPU, but note that it waits for one."""
+        """Count no sample of a thread that is off its CPU; if it waits for a CPU, count a skipped sample."""
         self.skip(thread)
         self.stats.waiting_for_cpu += state is RunState.WAITING
 
@@ -252,7 +252,7 @@ class Recorder:
         """Note modules and problems; forget a process without samples."""
         stats, process = self.stats, self._process
         for module in process.modules.modules:
-            _ = module.image.sections  # damage, which costs names, becomes a problem of the module
+            _ = module.image.sections  # a damaged section becomes a problem of the module
             entry = (module.path, bool(module.tables.sframe))
             if entry not in stats.module_paths:
                 stats.module_paths.append(entry)

@@ -14,11 +14,11 @@ class ThreadKey(NamedTuple):
 
     process_key: int  # key from `Profile.register_process`
     tid: int
-    start_time: int = 0  # clock ticks since boot, as two threads may have had the same id in turn
+    start_time: int = 0  # clock ticks since boot; tells apart two threads that had the same id
 
 
 class StackKey(NamedTuple):
-    """What makes two samples equal."""
+    """A stack of a thread; samples with equal keys are counted together."""
 
     process_key: int
     tid: int
@@ -33,17 +33,17 @@ class StackKey(NamedTuple):
 
 
 class TickTime(NamedTuple):
-    """A tick: its number among those that were taken, and its time since the start of the recording in ns."""
+    """A tick at which sfsample took samples."""
 
-    number: int
-    at_ns: int
+    number: int  # from 1 on, without missed and skipped ticks; 0 if timers take the samples
+    at_ns: int  # time since the start of the recording
 
 
 BEGINNING = TickTime(0, 0)
 
 
 class Sample(NamedTuple):
-    """A stack of a thread; it stands for all ticks since the previous sample of the thread."""
+    """A stack of a thread, which stands for all ticks since the previous sample of the thread."""
 
     thread: ThreadKey
     thread_name: str
@@ -51,6 +51,6 @@ class Sample(NamedTuple):
     places: Places
     capture: Capture
     at_ns: int  # time since the start of the recording
-    wall_ns: int  # elapsed time that the sample stands for; it ends at `at_ns`
-    cpu_ns: int  # CPU time of the thread in that time
-    times: int = 1  # number of ticks in that time
+    wall_ns: int  # elapsed time, up to `at_ns`, that the sample stands for
+    cpu_ns: int  # CPU time of the thread that the sample stands for
+    times: int = 1  # number of ticks that the sample stands for

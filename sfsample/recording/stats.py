@@ -1,4 +1,4 @@
-"""Counts the costs and the losses of a recording; the summary and `--stats` are made from them."""
+"""Counts the costs and the losses of a recording, for the summary and for `--stats`."""
 
 import resource
 import time
@@ -11,12 +11,12 @@ from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Stack, StopReason, found_of
 from sfsample.errors import NoSuchProcess, SfsampleError, TargetError
 
-_MAX_PROBLEMS = 1000  # different texts; all others are counted together
+_MAX_PROBLEMS = 1000  # distinct texts; any further texts are counted together
 _MAX_SHOWN_PROBLEMS = 5
 
 
 class Loss(NamedTuple):
-    """One kind of loss.  `reason` names it in the metrics of `watch --listen`, `text` in a sentence."""
+    """One kind of loss.  `reason` is its name in the metrics of `watch --listen`; `text` is for people."""
 
     reason: str
     number: int
@@ -27,7 +27,7 @@ def losses(
     *, ticks: int, late_ticks: int, spared_ticks: int, failed_captures: int, samples: int, whole_stacks: int,
     rate_hz: float | None,
 ) -> list[Loss]:  # fmt: skip
-    """Return every kind of loss, also those whose number is 0."""
+    """Return every kind of loss, including kinds whose number is 0."""
     taken = max(0, ticks - late_ticks - spared_ticks) / (ticks or 1)
     rate = f"{100 * taken:.0f} % of the rate"
     if rate_hz:
@@ -47,7 +47,7 @@ def coverage_of(sampled_ns: int, charged_ns: int) -> float | None:
 
 
 class Pauses:
-    """Distribution of durations in ns: exact count, sum and maximum, percentiles to three digits."""
+    """Distribution of durations in ns, with exact count, sum and maximum; percentiles have three digits."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -64,7 +64,7 @@ class Pauses:
         self._counts[pause_ns // unit_ns * unit_ns] += 1
 
     def percentile(self, percent: float) -> int:
-        """Return the pause in ns that `percent` of all do not exceed; 0 if there was none."""
+        """Return the pause in ns that `percent` % of the pauses do not exceed; 0: there was no pause."""
         target = self.count * percent / 100
         counted = 0
         for pause_ns in sorted(self._counts):
@@ -104,14 +104,14 @@ class Stats:
         self.lacks_priority = False  # the kernel does not permit real-time priority
         self.samples = 0
         self.captures: Counter[Capture] = Counter()
-        self.timers_since_s: float | None = None  # time from which on timers took the samples; None: never
+        self.timers_since_s: float | None = None  # time from the start to the first timers; None: no timers
         self.engine_why = ""  # reason for stops or timers
-        self.lacks_timers = False  # timers would have been better than stops
+        self.lacks_timers = False  # True: timers would be better, but stops are used
         self.timers_of: str | None = None  # "threads" or "cpus"
-        self.timers_refused = False  # timers would have been better, but the kernel does not permit them
-        self.max_stack_bytes = 0  # distance from the innermost frame of a stack to the outermost one
+        self.timers_refused = False  # True: timers would be better, but the kernel does not permit them
+        self.max_stack_bytes = 0  # largest distance between the innermost and the outermost frame
         self.pauses = Pauses()  # times from the request to stop to the release
-        self.held = Pauses()  # pauses without the time that a thread waited for a CPU to stop on
+        self.held = Pauses()  # pauses, without the time for which the thread waited for a CPU
         self.stacks: Counter[StopReason] = Counter()
         self.frames: Counter[str] = Counter()
         self.eintr_prone_stops = 0
@@ -119,18 +119,18 @@ class Stats:
         self.waiting_for_cpu = 0  # cpu mode: samples skipped, because the thread waited for a CPU
         self.without_gil = 0  # --gil: samples left out, because the thread did not hold the GIL
         self.cpu_charged_ns = 0  # CPU time of all threads, as the kernel counts it
-        self.cpu_sampled_ns = 0  # CPU time that samples stand for, also those left out by --gil
+        self.cpu_sampled_ns = 0  # CPU time that samples stand for, including those that --gil leaves out
         self.threads = 0  # threads that have samples
         self.brief_waits = 0  # samples left out, because the wait was shorter than --min-wait
-        self.holders_changed = 0  # locks, once for each tick at whose end their holder was another or unknown
-        self.why_idle: tuple[str, str] | None = None  # reason why nothing ran other than sleep, and a remedy
+        self.holders_changed = 0  # times that --blame found no holder of a lock, or saw the holder change
+        self.why_idle: tuple[str, str] | None = None  # reason why no thread could run, and a remedy
         self.subprocesses = Subprocesses()
         self.module_paths: list[tuple[str, bool]] = []  # path of each module, and whether it has SFrame
         self.sampler_cpu_s = 0.0
         self.sampler_max_rss_bytes = 0
         self.problems: Counter[str] = Counter()
-        self.set_aside: list[str] = []  # sentences, also in `problems`: processes on which sfsample is stuck
-        self.failure: tuple[str, ...] = ()  # failure that ended it early, and help lines
+        self.set_aside: list[str] = []  # problems about processes on which sfsample is stuck
+        self.failure: tuple[str, ...] = ()  # failure that ended the recording early, then help lines
         self.ended_by: str = ""  # "duration", "signal", "target", "failure"
 
     @property
@@ -140,7 +140,7 @@ class Stats:
 
     @property
     def losses(self) -> list[Loss]:
-        """Every kind of loss, also those whose number is 0."""
+        """Every kind of loss, including kinds whose number is 0."""
         return losses(
             ticks=self.ticks, late_ticks=self.late_ticks, spared_ticks=self.spared_ticks,
             failed_captures=self.captures[Capture.FAILED], samples=self.samples,
@@ -158,7 +158,7 @@ class Stats:
         return self.taken_ticks / self.duration_s if self.duration_s > 0 else 0.0
 
     def end_by(self, loop: Callable[[], str]) -> None:
-        """Run `loop`, which returns how the recording ended; raise its failure if there is no sample."""
+        """Run `loop`, and note how it ended; raise its failure if there are no samples."""
         try:
             self.ended_by = loop()
         except (TargetError, OSError) as failure:
@@ -167,20 +167,20 @@ class Stats:
             self.end_early(failure)
 
     def count_cost(self, cpu_at_start_s: float) -> None:
-        """Note the CPU time of the calling thread since `cpu_at_start_s` (thread_time), and the memory."""
+        """Note the CPU time of the calling thread since `cpu_at_start_s` (thread_time), and peak memory."""
         self.sampler_cpu_s = time.thread_time() - cpu_at_start_s
         self.sampler_max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def end_early(self, failure: Exception) -> None:
-        """Note the failure that ended the recording early; its samples still are a result."""
+        """Note the failure that ended the recording early; the samples so far are the result."""
         what = f"ended early: {failure}"
         self.note(what)
         self.ended_by, self.failure = "failure", (what, *getattr(failure, "help", ()))
 
     def end_stuck(self, stuck: Exception) -> None:
-        """Note that sfsample was stuck until the recording was over, which still is a result."""
+        """Note that sfsample was stuck until the recording was over; the samples so far are the result."""
         self.ended_by = "signal"
-        self.note(f"{stuck}; what came after that was not sampled")
+        self.note(f"{stuck}; no samples were taken after that")
 
     def count_failed(self, why: str, times: int) -> None:
         """Count samples that could not be taken."""
@@ -251,7 +251,7 @@ def _text_keys(counts: Counter[Any]) -> dict[str, int]:
 
 
 def check_result(stats: Stats, pids: Sequence[int]) -> None:
-    """Raise if the recording is no result; without samples it is one if no thread ran, or after Ctrl-C."""
+    """Raise SfsampleError if all processes ended too early, all captures failed, or all ticks were missed."""
     check_begun(stats, pids)
     if stats.samples or stats.ended_by == "signal":
         return

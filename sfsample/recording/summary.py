@@ -1,4 +1,4 @@
-"""Describes a recording in a few lines of text: first the losses, then the costs and the results."""
+"""Describes a recording in a few lines of text: its losses first, then its costs and its results."""
 
 from collections.abc import Iterator, Sequence
 from math import sqrt
@@ -9,17 +9,17 @@ from sfsample.core.stack import Found, StopReason
 from sfsample.recording.stats import Stats
 
 _MAX_LINES = 5  # lines of one kind, unless verbose
-_LOW_COVERAGE = 0.9  # share of the CPU time; a lower one is the first line
-_MANY_LATE = 0.1  # share of the ticks; if sfsample missed more, a permission is advised
+_LOW_COVERAGE = 0.9  # share of the CPU time; a lower coverage is printed first
+_MANY_LATE = 0.1  # share of the ticks; if sfsample missed more, a line advises a permission
 _CHANCE = 2  # standard deviations of the count of samples by timers of CPUs
-_HIGH_COST = 0.03  # share of one CPU; from there on the flag that limits it is named
-_NOTABLE_SAMPLES = 5  # samples; if the CPU time was worth more and none was taken, a flag is advised
+_HIGH_COST = 0.03  # share of one CPU; with a higher cost, the flag that limits it is printed
+_NOTABLE_SAMPLES = 5  # samples; if more were due but none was taken, a line advises a flag
 _NOTABLE_CPU_NS = 5_000_000  # CPU time; less would be printed as 0.00 s
 _HINTS = {
     StopReason.MAX_FRAMES: " (--max-frames allows more)",
     StopReason.STACK_COPY_ENDED: " (--stack-bytes allows more)",
 }
-# A timer interrupt copies at most 60 KiB, no page that was never touched, and only the stack that sp is in.
+# A timer interrupt copies at most 60 KiB, only pages in memory, and only the stack that sp points to.
 _TIMER_HINTS = {
     StopReason.MAX_FRAMES: _HINTS[StopReason.MAX_FRAMES],
     StopReason.STACK_COPY_ENDED: " (--no-perf-events copies all)",
@@ -95,7 +95,7 @@ def no_sample_lines(stats: Stats) -> Iterator[str]:
         if stats.cpu_charged_ns > period_ns:
             yield f"the timers gave no sample of {brief_time(stats.cpu_charged_ns)} of CPU time"
             yield "with a higher --rate, a thread gets a sample for less CPU time"
-            yield "--no-perf-events can also sample threads that end before that"
+            yield "--no-perf-events can also sample threads with less CPU time"
         else:
             yield f"no thread used {brief_time(period_ns)} of CPU time, which gives one sample: {cause}"
             yield f"{remedy}{', without --perf-events' if 'wall' in remedy else ''}"
@@ -121,7 +121,7 @@ def _is_low(stats: Stats) -> bool:
 
 
 def _coverage(stats: Stats) -> Iterator[str]:
-    """Yield the coverage of the CPU time, unless it is complete, or complete but for chance."""
+    """Yield the coverage of the CPU time if it is incomplete, and not by chance."""
     lost_ns = stats.cpu_charged_ns - stats.cpu_sampled_ns
     by_chance_ns = _CHANCE * sqrt(stats.samples) * 1e9 / stats.rate_hz if stats.timers_of == "cpus" else 0
     notable_ns = max(stats.cpu_charged_ns // 100, by_chance_ns)
@@ -159,7 +159,7 @@ def _pauses(stats: Stats) -> Iterator[str]:
 
 
 def _cost(stats: Stats) -> Iterator[str]:
-    """Yield the CPU time of sfsample, which the target lacks if no CPU is free."""
+    """Yield the CPU time of sfsample, which the target loses if no CPU is free."""
     if not stats.sampler_cpu_s or not stats.duration_s:
         return
     share = stats.sampler_cpu_s / stats.duration_s
@@ -181,7 +181,7 @@ def _stacks(stats: Stats) -> Iterator[str]:
     yield "stacks    " + ", ".join([complete, *incomplete])
     if any(text.startswith(StopReason.BAD_PC) and "/_greenlet." in text for text in stats.problems):
         yield "          bad_pc in greenlet: the frames of the running greenlet are complete; outside them"
-        yield "          the C stack belongs to another greenlet (--python only shows such stacks as whole)"
+        yield "          the C stack belongs to another greenlet (--python only shows complete stacks)"
     steps = {found: count for found, count in stats.frames.most_common() if found != Found.CONTEXT}
     if steps:
         total = sum(steps.values())
@@ -202,7 +202,7 @@ def _more(count: int) -> Iterator[str]:
 
 
 def _percent(part: int, whole: int) -> str:
-    """Return a share as text that never rounds a loss away: 100 % means all."""
+    """Return a share as text; a loss is never rounded away, so 100 % means all."""
     share = 100 * part / whole
     if share > 99.9 and part < whole:
         return "> 99.9 %"

@@ -1,12 +1,14 @@
-"""Draws the ticks, the times to sample: one tick in every interval of 1/rate, at a random instant of it.
+"""Draws the ticks of a recording: one tick in every interval of 1/rate, at a random instant.
 
-`OverheadLimit` says which ticks to leave out.
+Interval k begins at start + k / rate; its tick is drawn from the interval with uniform probability.  So the
+rate is exact, and no periodic work of the target can keep step with the ticks.  Two ticks are at most two
+intervals apart.  The last interval may be shorter than the others.  No clock is read here.
 
-Interval k begins at start + k / rate, and its tick is drawn from it with uniform probability.  So the rate is
-exact, two ticks are up to two intervals apart, and no periodic work of the target can keep step with them.
-As many intervals as fit into the duration, at least one; the last may be shorter.  No clock is read here.
+`EvenRate` makes the intervals longer if ticks cost too much.  The tick of a longer interval is drawn from its
+first half, but at least from the first 1/rate, so the ticks are more evenly spaced.  These ticks cannot keep
+step with periodic work, either, because the intervals vary with the cost.  `OverheadLimit` limits other work.
 
-Invariant: a tick whose interval has passed is counted as missed and never made up for
+Invariant: a tick whose interval has passed is counted as missed, and no later tick replaces it
 (tests/recording/test_ticks.py).
 """
 
@@ -14,18 +16,19 @@ from collections.abc import Callable
 from math import ceil, inf
 from random import Random
 
-# A number is drawn at every turn of a thread, so it must not cost a system call.  The generator is sfsample's
-# own, because a program that uses the library may have seeded the common one.
+# A number is drawn at every turn of a thread, so drawing must not cost a system call.  sfsample has its own
+# generator, because a program that uses the library may have seeded the generator of the module `random`.
 uniform = Random().random  # noqa: S311 - a random instant, not a secret
 
-_MAX_SAVED_S = 0.25  # limit of unused time, in seconds of elapsed time
-_MAX_DEBT_S = 2.0
+_MAX_SAVED_S = 0.25  # largest unused time that is saved, in seconds of elapsed time
+_MAX_DEBT_S = 2.0  # largest overspent time that is paid back, in seconds of elapsed time
+_REPAID_BY_INTERVAL = 1 / 8  # share of the overspent time by which the next interval is longer
 
 
 class Schedule:
     """The ticks of a recording that begins at `start` (seconds of any clock).
 
-    `rate` is in Hz, `duration` in s; None: without an end.  `jitter` gives random numbers from 0 to 1.
+    `rate` is in Hz, `duration` in s; None: without an end.  `jitter` returns random numbers from 0 to 1.
     """
 
     def __init__(
@@ -34,43 +37,46 @@ class Schedule:
         self._start = start
         self._rate = rate
         self._intervals = inf if duration is None else duration * rate
-        self._total = None if duration is None else max(1, round(self._intervals))
+        self._total = inf if duration is None else max(1, round(self._intervals))
         self.end = start + self._intervals / rate  # end of the duration, on the clock of `start`
         self._jitter = jitter
-        self.ticks = 0  # number of ticks that were due so far, taken or not
+        self._begin = 0.0  # begin of the next tick's interval, in units of 1/rate since the start
+        self.stretch = 1.0  # length of the intervals from now on, in units of 1/rate
+
+    @property
+    def ticks(self) -> int:
+        """The number of ticks that were due so far at the full rate, taken or not."""
+        return int(min(self._begin, self._total))
 
     @property
     def over(self) -> bool:
         """True if there are no more ticks."""
-        return self._total is not None and self.ticks >= self._total
+        return self._begin >= self._total
 
     def next(self) -> float:
         """Return the time of the next tick, on the clock of `start`."""
-        length = min(1.0, self._intervals - self.ticks)
-        return self._start + (self.ticks + self._jitter() * length) / self._rate
+        length = min(max(1.0, self.stretch / 2), self._intervals - self._begin)
+        return self._start + (self._begin + self._jitter() * length) / self._rate
 
     def take(self, now: float) -> int:
         """Take the tick that is due and return 0; if ticks were missed, return their number."""
-        missed = int((now - self._start) * self._rate - self.ticks)
-        if self._total is not None:
-            missed = min(missed, self._total - self.ticks)
-        self.ticks += max(1, missed)
+        passed = (now - self._start) * self._rate
+        missed = int((min(passed, self._total) - self._begin) / self.stretch)
+        self._begin += max(1, missed) * self.stretch
         return max(0, missed)
 
     def skip(self, until: float) -> int:
-        """Leave out the ticks whose intervals begin before `until`; return their number."""
-        skipped = ceil((until - self._start) * self._rate) - self.ticks
-        if self._total is not None:
-            skipped = min(skipped, self._total - self.ticks)
-        self.ticks += max(0, skipped)
-        return max(0, skipped)
+        """Skip the ticks whose intervals begin before `until`; return their number."""
+        before = self.ticks
+        self._begin = max(self._begin, ceil((until - self._start) * self._rate))
+        return self.ticks - before
 
 
 class OverheadLimit:
-    """At most `share` of the time (None: no limit) from `now_s` on, when `spent_s` had been spent.
+    """Limits the time that sfsample spends to `share` of the elapsed time (None: no limit).
 
-    The share holds over any two seconds, and is spent evenly.  Unused time is saved for a quarter of a
-    second.  A burst (the first stacks of a large program) is paid back for two seconds at most.
+    `spent_s` is the time that was spent until `now_s`.  The limit holds over any two seconds.  Unused time is
+    saved for 0.25 s.  A burst (the first stacks of a large program) is paid back within two seconds.
     """
 
     def __init__(self, share: float | None, now_s: float, spent_s: float) -> None:
@@ -87,3 +93,24 @@ class OverheadLimit:
         self._saved_s = min(self._saved_s + passed_s, _MAX_SAVED_S) - cost_s
         self._saved_s = max(self._saved_s, -_MAX_DEBT_S)
         return now_s + max(0.0, -self._saved_s)
+
+
+class EvenRate:
+    """Makes intervals of 1/`rate` longer, so that ticks take at most `share` of the time; None: no limit.
+
+    If a tick costs more than its interval allows, time is overspent.  Each interval is longer by 1/8 of the
+    overspent time.  So the length of the intervals follows the cost of the ticks slowly.
+    """
+
+    def __init__(self, share: float | None, rate: float, spent_s: float) -> None:
+        self._share, self._rate, self._spent_s = share, rate, spent_s
+        self._overspent = 0.0  # in units of 1/rate
+
+    def stretch(self, stretch: float, spent_s: float) -> float:
+        """Return the length of the next interval, in units of 1/rate; `stretch`: length of the last one."""
+        if self._share is None:
+            return 1.0
+        cost_s = min(max(0.0, spent_s - self._spent_s) / self._share, _MAX_DEBT_S)
+        self._spent_s = spent_s
+        self._overspent = max(0.0, self._overspent + cost_s * self._rate - stretch)
+        return 1.0 + self._overspent * _REPAID_BY_INTERVAL

@@ -1,8 +1,8 @@
-"""Finds the thread that had a thread id when the kernel copied a stack.
+"""Finds the thread that had a thread id when the kernel copied its stack.
 
-The copies are read later, and meanwhile the ids of ended threads may be reused.  The kernel writes births
-and names among the copies, in order of time.  /proc describes only the thread that has the id now, so it is
-asked only for threads without a record of their birth.
+When sfsample reads a copy, the thread may have ended, and its id may belong to a new thread.  So sfsample
+follows the kernel's records of births and names, which lie among the copies in order of time.  /proc shows
+only the present thread of an id, so sfsample reads /proc only if the kernel recorded no birth.
 """
 
 import os
@@ -15,13 +15,13 @@ from sfsample.process.thread import Thread
 from sfsample.recording.due_threads import SampledThread
 from sfsample.recording.sample import BEGINNING
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # clock ticks, in which /proc gives start times
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # clock ticks per second; /proc has start times in clock ticks
 
 
 class TidHistory:
     """The threads of one process, by thread id.
 
-    `thread_of` gives the thread that has an id now, `leader_name` the name of a thread whose own is unknown.
+    `thread_of(tid)`: the thread that has this id now.  `leader_name()`: name of a thread with no known name.
     """
 
     def __init__(self, thread_of: Callable[[int], Thread], leader_name: Callable[[], str]) -> None:
@@ -34,7 +34,7 @@ class TidHistory:
         self._boot_clock_ahead_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.perf_counter_ns()
 
     def note_birth(self, record: Born) -> None:
-        """Note that the id belongs to a new thread from now on; it has the name of its creator."""
+        """Note the birth of a thread, which has the name of its creator at first."""
         tid, creator = record.tid, self._threads.get(record.creator)
         name = self._names.get(record.creator) or (creator.name if creator else self._leader_name())
         self._threads.pop(tid, None)
@@ -42,13 +42,13 @@ class TidHistory:
         self._names[tid], self._births[tid] = name, born_ns * _TICKS_PER_S // 1_000_000_000
 
     def note_name(self, record: Named) -> None:
-        """Note the name that a thread was given."""
+        """Note a new name of a thread."""
         self._names[record.tid] = record.name
         if record.tid in self._threads:
             self._threads[record.tid].name = record.name
 
     def thread_of(self, tid: int) -> SampledThread:
-        """Return the thread that has an id, as far as the records go that were noted."""
+        """Return the thread that had an id at the time of the last noted record."""
         thread = self._threads.get(tid)
         if thread is None:
             holder = self._thread_of(tid)
@@ -59,12 +59,12 @@ class TidHistory:
         return thread
 
     @property
-    def known(self) -> set[int]:
-        """The thread ids that are kept."""
+    def tids(self) -> set[int]:
+        """The ids of all threads that were noted."""
         return self._threads.keys() | self._names.keys()
 
     def keep_only(self, living: AbstractSet[int]) -> None:
-        """Drop ended threads; `living` has the ids of the others."""
-        for tid in self.known - living:
-            for kept in (self._threads, self._names, self._births):
-                kept.pop(tid, None)
+        """Forget every thread whose id is not in `living`."""
+        for tid in self.tids - living:
+            for table in (self._threads, self._names, self._births):
+                table.pop(tid, None)

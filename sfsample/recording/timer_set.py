@@ -1,4 +1,4 @@
-"""The kernel's timers of a recording: of threads or of CPUs, and the bytes of stack that they copy.
+"""Sets the kernel's timers, and chooses their kind (of threads or of CPUs) and the size of stack copies.
 
 `process/perf_events.py` describes the two kinds of timers.
 """
@@ -22,14 +22,14 @@ _log = logging.getLogger("sfsample.recording")
 
 
 def are_too_few(samples: float, due: float, enough: float) -> bool:
-    """Return True if less than the share `enough` (0 to 1) of the due samples is there, and not by chance."""
+    """Return True if `samples` are less than the share `enough` (0 to 1) of `due`, and not by chance."""
     return due > 0 and samples < min(enough * due, due - _DEVIATIONS * sqrt(due))
 
 
 class TimerSet:
-    """Timers of all threads of `processes`.  After `open`, their samples are read from `events`.
+    """Timers of all threads of `processes`.  After `open`, the caller reads the samples from `events`.
 
-    `open_new` opens new descendants.  `kernel`: samples have the call chain in the kernel.
+    `open_new` opens new descendants.  `kernel` True: samples have the call chain in the kernel.
     """
 
     events: PerfEvents
@@ -48,10 +48,10 @@ class TimerSet:
         self._processes, self._stats, self._open_new = processes, stats, open_new
         self._period_ns = period_ns
         self._max_stack_bytes = self._stack_bytes = min(stack_bytes, MAX_SAMPLE_STACK_BYTES)
-        self._stack_bytes_fitted = False  # the size of the copies is that of the first samples
-        self._per_cpu, self._kernel = per_cpu, kernel  # per_cpu: timers of CPUs are set, or will be
+        self._stack_bytes_fitted = False  # True: the first samples have determined the size of the copies
+        self._per_cpu, self._kernel = per_cpu, kernel  # per_cpu True: use timers of CPUs
         self._used_before_ns = 0  # CPU time of the processes at the start of the timers
-        self._received = 0  # samples since the start of the timers, lost ones included
+        self._received = 0  # samples since the start of the timers, including lost samples
 
     def open(self) -> None:
         """Set and start timers: timers of CPUs if they are wanted and permitted, else timers of threads.
@@ -83,12 +83,12 @@ class TimerSet:
             raise
         return events
 
-    # -- whether other timers would be better
+    # -- the choice of other timers
 
     def fit_stack_bytes(self, use: StackUse) -> bool:
-        """Choose the size of the copies; return whether the timers must be replaced for it.
+        """Choose the size of the copies; return True if it has changed, so that new timers are needed.
 
-        It is twice the size that the first samples needed; the largest size if later samples need more.
+        The size is twice the need of the first samples, or the largest size if a later sample needs more.
         """
         fitted = self._stack_bytes_fitted
         if not fitted and use.samples < _MIN_FIT_SAMPLES:
@@ -111,7 +111,7 @@ class TimerSet:
         return possible and self._per_cpu
 
     def begin_coverage(self) -> None:
-        """Begin to count samples and CPU time anew, because the timers were off."""
+        """Count samples and CPU time from 0 again, because the timers were off."""
         self._used_before_ns, self._received = self._processes.cpu_ns(), 0
 
     def note(self, records: Collection[Record]) -> None:

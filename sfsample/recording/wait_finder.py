@@ -1,8 +1,8 @@
-"""Finds what a sleeping thread waits for, once for each wait, and makes the innermost frame of it.
+"""Finds what a sleeping thread waits for, and makes a frame that shows the wait.
 
-A wait lasts while the scheduler's counters of a thread stay the same, so the frame is counted again with the
-stack.  The evidence is read when the thread was captured by reading.  If the thread has run meanwhile, the
-evidence may be of another wait, so only the system call of the capture counts.
+A wait lasts while the scheduler's counters of the thread stay the same.  sfsample finds each wait only once,
+and counts its frame again with the stack.  The evidence is read after the capture.  If the thread has run
+in between, the evidence may belong to another wait.  Then only the system call of the capture counts.
 """
 
 from collections.abc import Callable, Iterable
@@ -38,8 +38,8 @@ from sfsample.waiting.thread import (
 )
 from sfsample.waiting.waits import Wait, wait_of
 
-_MAX_STACKS = 10_000  # stacks whose functions of the C library are kept
-_MAX_FRAMES = 64  # innermost frames in which functions of the C library are searched
+_MAX_STACKS = 10_000  # stacks in the cache of C library functions
+_MAX_FRAMES = 64  # innermost frames that are searched for C library functions
 
 
 class FoundWait(NamedTuple):
@@ -52,9 +52,9 @@ class FoundWait(NamedTuple):
 
     @property
     def lock(self) -> tuple[str, int] | None:
-        """The lock, equal for all its waiters; None: it has no owner.
+        """The kind and the address of the lock, or None if the thread waits for nothing that has an owner.
 
-        A mutex may have been between two owners when the wait was found.
+        A mutex counts even if its owner is unknown, because the mutex may have been between two owners.
         """
         wait = self.wait
         has_owner = wait is not None and (wait.tid is not None or wait.kind is WaitKind.MUTEX)
@@ -71,12 +71,12 @@ class WaitFinder:
         self._details = details
         descriptors = self._descriptors = KeptDescriptors(process.proc)
         self._facts = FactReader(process.proc, descriptors=lambda _: descriptors)
-        # living threads: id in the pid namespace of the process -> id in that of sfsample
+        # living threads: thread id in the pid namespace of the process -> id in sfsample's namespace
         self._tids: dict[int, int] = {}
         self._functions_at: dict[tuple[int, tuple[int, ...]], tuple[str, ...]] = {}
 
     def follow(self, tids: Iterable[int]) -> None:
-        """Note which threads live."""
+        """Note the ids of the living threads."""
         own_ids = {tid: own_id for own_id, tid in self._tids.items()}
         self._tids = {own_ids.get(tid) or self._process.own_id(tid): tid for tid in tids}
 
@@ -91,7 +91,7 @@ class WaitFinder:
         asleep = self._asleep(thread, captured, run_state)
         if asleep is None:
             return None
-        # the thread has fallen asleep since its state was read
+        # A thread with state R fell asleep after its state was read.
         waiting = self._evidence(thread, captured, "S" if state == "R" else state, asleep)
         modules = tuple(filter(None, dict.fromkeys(captured.modules)))
         wait = wait_of(waiting, self._context(waiting, modules))
@@ -107,7 +107,7 @@ class WaitFinder:
         return _location(goroutine_place(goroutine.state, self._descriptors.read(fd) if fd >= 0 else None))
 
     def owner(self, thread: Thread, found: FoundWait) -> int | None:
-        """Return the thread that a waiting thread waits for now; None: unknown, or there is none."""
+        """Return the id of the thread that `thread` waits for now; None: unknown, or there is none."""
         if found.evidence is None:
             return None
         waiting = self._with_objects(thread, found.evidence, found.python)
@@ -115,7 +115,7 @@ class WaitFinder:
         return wait.tid if wait else None
 
     def _asleep(self, thread: Thread, captured: CapturedStack, run_state: RunState) -> SyscallInfo | None:
-        """Return the system call of a thread that sleeps, or that slept when it was stopped."""
+        """Return the system call of a thread that slept when it was captured; None: it ran."""
         if captured.reading is not None:
             return captured.reading.asleep
         snapshot, asleep = captured.snapshot, thread.asleep
@@ -137,12 +137,12 @@ class WaitFinder:
         full = self._with_objects(thread, waiting, captured.python)
         evidence = captured.snapshot.scheduler or SchedulerEvidence(None, None)
         is_one_moment = thread.files.counters() == evidence.after
-        return full if is_one_moment else waiting._replace(gil=full.gil)  # the GIL stays where it is
+        return full if is_one_moment else waiting._replace(gil=full.gil)  # the GIL never moves
 
     def _with_objects(
         self, thread: Thread, waiting: WaitingThread, python: PythonStack | None
     ) -> WaitingThread:
-        """Add what the memory has now: the lock, the GIL, the objects of Python."""
+        """Add the evidence in the memory of the process: the lock, the GIL, Python's objects."""
         call = waiting.call
         if call is None or call.name != "futex":
             return waiting
@@ -190,6 +190,6 @@ def _in_c_library(module: Module | None) -> bool:
 
 
 def _location(place: WaitPlace, module: Module | None = None, address: int = 0) -> Location:
-    """Return the location of a wait; of a lock in a global variable of `module`, with its address."""
+    """Return the location of a wait; a lock at `address` is a global variable of `module`."""
     vaddr = module.vaddr(address) if module else 0
     return Location(module, vaddr, vaddr, found="idle" if place.is_idle else "wait", wait=place)

@@ -1,1 +1,1 @@
-"""Reports (profiles with names, as plain values): makes, merges, compares, reads and writes them."""
+"""Makes, merges, compares, reads and writes reports: profiles with names, as plain values."""

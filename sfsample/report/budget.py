@@ -1,8 +1,8 @@
-"""Bounds the memory and time for reading a file: a few hundred bytes can describe a billion frames.
+"""Limits memory and time for reading a file, because a few hundred bytes can describe a billion frames.
 
-Before a reader makes an object, it charges the cost of the object, so that a hostile file is refused in time.
-The unit is a byte of memory, or about 20 ns of work: a budget of 400 million units is less than 500 MB and
-10 s.  The budget of a file of more than 50 MB is larger, in proportion to its size.
+A reader charges the cost of each object before it makes the object, so a hostile file is refused in time.
+The unit is a byte of memory, or about 20 ns of work, so a budget of 400 million units is less than 500 MB and
+10 s.  A file of more than 50 MB has a larger budget, in proportion to its size.
 
 Invariant: no file takes more than its budget (tests/report/test_hostile_files.py).
 """

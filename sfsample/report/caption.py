@@ -1,4 +1,4 @@
-"""Describes a report in words, in every format with a place for text; unknown facts are left out."""
+"""Describes a report in words, for all formats that can hold text; unknown facts are left out."""
 
 from sfsample.core.local_time import local, zone
 from sfsample.core.quantities import counted, listed, long_time
@@ -11,7 +11,7 @@ _TIME_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))  # ns of 
 
 
 def extent(report: Report) -> str:
-    """Return the amount of samples and time, the rate, and the start of the recording."""
+    """Return a text with samples, times, rate, and the start of the recording."""
     parts = amounts(report)
     if report.started_ns:
         started_s = report.started_ns // 10**9
@@ -35,7 +35,7 @@ def amounts(report: Report) -> list[str]:
 
 
 def process_ids(report: Report) -> str:
-    """Return the ids of the processes, "" if they are unknown: "pid 7", "pids 7, 8 and 2 more"."""
+    """Return the ids of the processes: "pid 7", "pids 7, 8 and 2 more"; "": they are unknown."""
     pids = sorted({thread.pid for thread in report.threads if thread.pid is not None})
     return f"pid{'s' * (len(pids) > 1)} {listed(pids, _MAX_PIDS)}" if pids else ""
 

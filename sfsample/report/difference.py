@@ -1,16 +1,17 @@
 """Compares two reports: which functions changed, and which differences are only noise.
 
 docs/diff.md explains the arithmetic.  Counts are compared, not percentages, because the error of a count is
-known: about its square root.  The more functions are compared, the larger a change must be.  If other times
-of the same service are known ("ordinary times"), a change must also be larger than the differences between
-the ordinary times (report/noise.py).  Each report is first reduced to a `Side`, which takes far less memory.
+known (about its square root).  The more functions are compared, the larger a change must be to count.  If
+other times of the same service are known ("ordinary times"), a change must also exceed the differences
+between ordinary times (report/noise.py).  The total CPU time is measured, not counted, so only ordinary
+times judge it.  Each report is first reduced to a small `Side`.
 
-Invariant: verdicts and intervals are wrong as seldom as stated (tests/report/test_difference.py).
+Invariant: verdicts and intervals are not wrong more often than stated (tests/report/test_difference.py).
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from math import erfc, exp, sqrt
+from math import erfc, exp, inf, sqrt
 from typing import NamedTuple
 
 from sfsample.report.noise import LEAST_PAIRS, half_width, largest, log_ratio, p_value, spread
@@ -20,18 +21,19 @@ from sfsample.symbolize.named_frame import NamedFrame
 _Z = 1.96  # standard deviations: 95 % of a normal distribution
 _FALSE_DISCOVERY_RATE = 0.05  # share of the verdicts "grew" and "shrank" that may be wrong
 GREW, SHRANK, NOISE = "grew", "shrank", "noise"
-UNKNOWN = "unknown"  # larger than chance explains, but there are too few ordinary times for a verdict
+UNKNOWN = "unknown"  # the difference is not by chance, but there are too few ordinary times for a verdict
 _MAX_LOG = 700.0  # largest logarithm of a float
+_CLOCK_ERROR_NS = 100_000_000  # error of a measured CPU time: ten ticks of the kernel's clock
 _LEAST_COUNTED = 0.9  # counted ticks / expected ticks; a count with a smaller ratio is not used
 
 
 class Side(NamedTuple):
     """One of the two compared reports: its facts (None: unknown) and its samples by function.
 
-    If CPU time is compared, it is counted as the number of samples of a thread that runs for this time.
+    If CPU time is compared, the CPU time is converted to samples of a thread that always runs.
     """
 
-    name: str  # input as the user gave it
+    name: str  # input, as the user typed it
     files: int
     samples: int
     ticks: float  # samples of a thread that always runs; 0: unknown
@@ -46,6 +48,7 @@ class Side(NamedTuple):
     cpu_ns: int | None = None  # CPU time of all threads
     cpu_samples: float | None = None  # CPU time of all threads, as samples; None: samples are compared
     coverage: float | None = None  # share of the CPU time that samples represent; None: unknown
+    cpu_error: float | None = None  # error of `cpu_samples`; None: the kernel did not measure the CPU time
 
     @property
     def amount(self) -> float:
@@ -79,7 +82,7 @@ class Ordinary(NamedTuple):
     pairs: tuple[tuple[Side, Side], ...]
     what: str
     warnings: tuple[str, ...] = ()  # reasons to doubt the answer
-    can_be_shorter: bool = True  # the compared times have several slices
+    can_be_shorter: bool = True  # True: the compared times have several slices
 
     @property
     def enough(self) -> bool:
@@ -91,9 +94,9 @@ class Difference(NamedTuple):
     """All functions, by self samples and by total samples (with callees); the largest change first."""
 
     sides: tuple[Side, Side]
-    relative: bool  # the user asked for shares of all samples
+    relative: bool  # True: the user asked for shares of all samples
     per_time: bool  # True: shares of one CPU's time; False: of all samples
-    exposures: tuple[float, float]  # number of samples of a function with share 1, before and after
+    exposures: tuple[float, float]  # samples of a function whose share is 1: before, after
     overall: Change
     by_self: tuple[Change, ...]
     by_total: tuple[Change, ...]
@@ -101,7 +104,7 @@ class Difference(NamedTuple):
 
     @property
     def by_cpu(self) -> bool:
-        """True if CPU time is compared, although there are samples of sleeping threads."""
+        """True if CPU time is compared instead of samples, as there are samples of sleeping threads."""
         return any(side.cpu_samples is not None for side in self.sides)
 
 
@@ -116,32 +119,39 @@ def compare_sides(
         for one, other in pairs
     ]
 
-    def changes(counts: Callable[[Side], Mapping[str, float]]) -> tuple[Change, ...]:
+    def changes(
+        counts: Callable[[Side], Mapping[str, float]], errors: tuple[float, float] | None = None
+    ) -> tuple[Change, ...]:
         counted, *others = [(counts(first), counts(second)) for first, second in pairs]
 
         def usual(name: str) -> list[float]:
             return [log_ratio(first.get(name, 0), second.get(name, 0), each)
                     for (first, second), each in zip(others, others_exposures, strict=True)]  # fmt: skip
 
-        return _changes(*counted, exposures, usual if ordinary else None)
+        return _changes(*counted, exposures, usual if ordinary else None, errors)
 
-    [overall] = changes(lambda side: {"all": side.amount})
+    errors = None
+    if ordinary and per_time and before.cpu_error is not None and after.cpu_error is not None:
+        errors = before.cpu_error, after.cpu_error
+    [overall] = changes(lambda side: {"all": side.amount}, errors)
     by_self, by_total = changes(lambda side: side.by_self), changes(lambda side: side.by_total)
     return Difference((before, after), relative, per_time, exposures, overall, by_self, by_total, ordinary)
 
 
 def count(report: Report, name: str = "", files: int = 1, *, mode: str = "cpu") -> Side:
-    """Count the samples of a report by function; `files` is the number of files that it was read from.
+    """Count the samples of a report by function; `files`: number of files that the report comes from.
 
-    `mode` "cpu" counts CPU time if the report has sleeping threads.
+    With `mode` "cpu", CPU time is counted instead of samples if the report has sleeping threads.
     """
-    stats, ticks, weight, cpu_samples = report.stats, _ticks(report), SAMPLES, None
+    stats, ticks, weight = report.stats, _ticks(report), SAMPLES
+    cpu_samples = cpu_error = None
     sampled_ns, recorded = report.total(CPU), stats.text("mode")
     cpu_ns = stats.number("cpu_charged_ns") or sampled_ns
     if (mode, recorded) == ("cpu", "wall") and CPU in report.weights and ticks and report.duration_ns:
         weight, cpu_samples = CPU, cpu_ns * ticks / report.duration_ns
+        cpu_error = _CLOCK_ERROR_NS * ticks / report.duration_ns if stats.has_cpu_time else None
     own, total = by_function(report, weight)
-    if cpu_samples is not None:  # samples may have only a part of the CPU time, so their shares of all count
+    if cpu_samples is not None:  # the samples stand for a part of the CPU time: scale them to all of it
         for counts in (own, total):
             for function in counts:
                 counts[function] *= cpu_samples / sampled_ns  # type: ignore[assignment]  # fractions are fine
@@ -149,15 +159,15 @@ def count(report: Report, name: str = "", files: int = 1, *, mode: str = "cpu") 
     return Side(
         name, files, report.total(), ticks, report.duration_ns, report.rate_hz, report.host,
         report.started_ns, recorded if recorded in ("cpu", "wall") else None, processes, own, total,
-        cpu_ns or None, cpu_samples, stats.coverage,
+        cpu_ns or None, cpu_samples, stats.coverage, cpu_error,
     )  # fmt: skip
 
 
 def _ticks(report: Report) -> float:
     """Return the number of ticks that were taken; 0: unknown.
 
-    The statistics have the exact number of ticks that were due, but it is too small if a merged report has no
-    statistics; then duration * rate is used as an estimate.
+    The statistics have the exact number of due ticks.  The number is too small if one of several merged
+    reports had no statistics; then duration * rate is the estimate.
     """
     number, due = report.stats.number, (report.duration_ns or 0) / 1e9 * (report.rate_hz or 0)
     if due and (ticks := number("ticks")) > _LEAST_COUNTED * due:
@@ -166,14 +176,14 @@ def _ticks(report: Report) -> float:
 
 
 def comparison_name(frame: NamedFrame) -> str:
-    """Return a frame's name for a comparison; without a function, its module: builds differ in addresses."""
+    """Return the function of a frame, or the module if it is unknown: addresses differ between builds."""
     if frame.function is None and frame.module is not None:
         return f"[{frame.module.rpartition('/')[2].strip('[]')}]"
     return frame.text
 
 
 def by_function(report: Report, weight: str) -> tuple[Counter[str], Counter[str]]:
-    """Return a weight by function: its own, and with what it calls (recursion counts once)."""
+    """Return a weight by function: self, and total with callees (recursion counts once)."""
     numbers = Numbers[str]()
     functions = [numbers[comparison_name(frame)] for frame in report.frames]
     by_self, by_total = [0] * len(numbers), [0] * len(numbers)
@@ -189,16 +199,19 @@ def by_function(report: Report, weight: str) -> tuple[Counter[str], Counter[str]
 
 def _changes(
     before: Mapping[str, float], after: Mapping[str, float], exposures: tuple[float, float],
-    usual: Callable[[str], list[float]] | None,
+    usual: Callable[[str], list[float]] | None, errors: tuple[float, float] | None,
 ) -> tuple[Change, ...]:  # fmt: skip
     """Return the changes of all functions, the largest first.
 
-    `usual` returns the ordinary differences of a function; None: the inputs are files.  Equal changes keep
-    the order of the frames: the innermost first.
+    `usual` returns the ordinary differences of a function; None: the inputs are files.  `errors`: errors of
+    the two measured CPU times; None: samples are counted.  Equal changes have the order of the frames.
     """
     names = [*dict.fromkeys((*after, *before))]
     changes = [_change(name, (before.get(name, 0), after.get(name, 0)), exposures) for name in names]
     chances = [_p_value(change.before, change.after, exposures) for change in changes]
+    if errors is not None:
+        changes = [_measured(change, errors, exposures) for change in changes]
+        chances = [float(change.low <= 1 <= change.high) for change in changes]
     if usual is not None:
         for at, change in enumerate(changes):
             differences = usual(change.name)
@@ -220,6 +233,14 @@ def _change(name: str, pair: tuple[float, float], exposures: tuple[float, float]
     return Change(name, *pair, shares[0], shares[1], *ratio_interval(*pair, exposures), verdict)
 
 
+def _measured(change: Change, errors: tuple[float, float], exposures: tuple[float, float]) -> Change:
+    """Return the change of a measured CPU time; its interval covers the errors of both times."""
+    before, after = (error / exposure for error, exposure in zip(errors, exposures, strict=True))
+    least = change.share_before - before
+    low = max(0.0, change.share_after - after) / (change.share_before + before)
+    return change._replace(low=low, high=(change.share_after + after) / least if least > 0 else inf)
+
+
 def _widen(change: Change, difference: float, ordinary: list[float]) -> Change:
     """Return a change whose interval also covers the ordinary differences."""
     width = half_width(ordinary)
@@ -234,7 +255,7 @@ def _power(exponent: float) -> float:
 
 
 def _p_value(before: float, after: float, exposures: tuple[float, float]) -> float:
-    """Return the probability of such a difference without a change: binomial, approximated by the normal."""
+    """Return the probability of such a difference if nothing changed (binomial, approximated by a normal)."""
     count = before + after
     part = exposures[1] / sum(exposures) if any(exposures) else 0.5  # expected share of samples in `after`
     deviation = sqrt(count * part * (1 - part))

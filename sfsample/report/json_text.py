@@ -1,8 +1,8 @@
 """Turns documents into JSON text.
 
-The text is ASCII.  A byte of a path or name that is not UTF-8 is a lone surrogate in Python.  JSON parsers
-refuse lone surrogates, so they are written as U+FFFD.  JSON parsers also refuse NaN and Infinity, so a
-document with these raises ValueError.
+The text is ASCII.  If a path or a name is not UTF-8, Python represents each wrong byte by a lone surrogate.
+JSON parsers refuse lone surrogates, so U+FFFD is written instead.  JSON parsers also refuse NaN and Infinity;
+a document with such a number raises ValueError.
 """
 
 import json
@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_ESCAPED = re.compile(r"(\\[^u]|\\ud[89ab]..\\ud[c-f]..)|\\ud[89a-f]..")  # group 1: no lone surrogate
+_ESCAPED = re.compile(r"(\\[^u]|\\ud[89ab]..\\ud[c-f]..)|\\ud[89a-f]..")  # group 1: escapes to keep
 
 
 def json_text(document: Mapping[str, Any], indent: int | None = None) -> str:

@@ -1,6 +1,6 @@
 """Makes reports out of reports: merges reports, merges frames, selects stacks.
 
-Weights are added.  A value that differs (a host, a rate) becomes unknown.  A sum of reports has no timeline.
+Weights are added.  If a fact (host, rate) differs, it becomes unknown.  A sum of reports has no timeline.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +24,7 @@ def rebuild(report: Report, change: Callable[[Sequence[NamedFrame]], Iterable[Na
 
 
 def rebuild_stacks(report: Report, frames_of: Callable[[ReportStack], Iterable[NamedFrame] | None]) -> Report:
-    """Return the report with other frames of each stack, innermost first; None drops a stack."""
+    """Return the report with the frames from `frames_of`, innermost first; None drops a stack."""
     builder = ReportBuilder(report.weights)
     new: dict[int, int] = {}  # index of a stack -> its new index
     for at, stack in enumerate(report.stacks):
@@ -44,7 +44,7 @@ def rebuild_stacks(report: Report, frames_of: Callable[[ReportStack], Iterable[N
 
 
 def merge(reports: Iterable[Report], budget: ReadingBudget | None = None) -> Report:
-    """Return the sum of reports, each freed before the next is read.  Raises BadInput beyond `budget`."""
+    """Return the sum of reports; free each before reading the next one.  Raises BadInput beyond `budget`."""
     rest = iter(reports)
     first, second = next(rest), next(rest, None)
     if second is None:
@@ -116,7 +116,7 @@ def _select_weights(report: Report, facts: list[Report]) -> Report:
 
 
 def merge_by(report: Report, by: MergeBy) -> Report:
-    """Return the report with frames of one function, address or module merged (module: adjacent ones too)."""
+    """Merge frames with the same function, address or module; by module, adjacent frames become one, too."""
     key = _KEYS[by]
     merged: dict[_FrameKey, NamedFrame] = {}
     for frame in report.frames:
@@ -161,7 +161,7 @@ _KEYS: dict[MergeBy, Callable[[NamedFrame], _FrameKey]] = {
 
 
 def filter_stacks(report: Report, matches: Callable[[NamedFrame], bool], *, keep: bool = True) -> Report:
-    """Return the report with only the stacks that have a matching frame; `keep` False: without them."""
+    """Return the report with only the stacks that have a matching frame; `keep` False: the other stacks."""
     chosen = {frame for frame in report.frames if matches(frame)}
     return rebuild(report, lambda frames: None if chosen.isdisjoint(frames) is keep else frames)
 

@@ -1,4 +1,4 @@
-"""Puts names into reports: makes the report of a profile, names unnamed frames of a report."""
+"""Puts names into reports: makes the report of a profile, and names the unnamed frames of a report."""
 
 import re
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ _EXACT = ("context", "signal_frame")  # `found` of frames whose pc is no return 
 
 def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
     """Return the report of a profile."""
-    has_cpu_time = any(total.cpu_ns for total in profile.totals.values())  # all 0 if it was not measured
+    has_cpu_time = any(total.cpu_ns for total in profile.totals.values())  # False: CPU time is unknown
     weights = WEIGHTS if has_cpu_time else WEIGHTS[:-1]
     builder = ReportBuilder(weights)
     named: dict[Location, list[NamedFrame]] = {}
@@ -55,14 +55,14 @@ def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
     )  # fmt: skip
 
 
-def labels_of(processes: Iterable[Identity], given: dict[str, str]) -> dict[str, str] | None:
+def labels_of(processes: Iterable[Identity], of_user: dict[str, str]) -> dict[str, str] | None:
     """Return the labels that all processes have in common, and the labels of --label."""
-    found = common_values([process.labels for process in processes]) or {}
-    return {key: clean_name(value) for key, value in (found | given).items()} or None
+    common = common_values([process.labels for process in processes]) or {}
+    return {key: clean_name(value) for key, value in (common | of_user).items()} or None
 
 
 def target_of(processes: Iterable[Identity]) -> dict[str, Any] | None:
-    """Return the facts that are the same for all processes."""
+    """Return the `TARGET_FIELDS` that are the same for all processes."""
     facts = [{name: getattr(process, name) for name in TARGET_FIELDS} for process in processes]
     return {name: clean_name(value) if isinstance(value, str) else value
             for name, value in (common_values(facts) or {}).items() if value is not None} or None  # fmt: skip

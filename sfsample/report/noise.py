@@ -1,11 +1,11 @@
-"""Decides whether two periods of time differ by more than two ordinary periods.
+"""Decides whether two periods of time differ more than two ordinary periods do.
 
 An ordinary difference is the difference between two other periods of the same service, as long and as far
-apart as the compared ones.  Differences between single slices would be too small: load and phases last for
-minutes or hours, so most unchanged hours would seem to have changed.
+apart as the compared periods.  Differences between single slices would be too small, because load and phases
+last for minutes or hours.  Then most unchanged hours would seem to have changed.
 
-The difference of a function is the logarithm of the ratio of its shares.  Divide this difference by the root
-mean square of n ordinary differences: if nothing has changed, the result has Student's t distribution with n
+The difference of a function is the logarithm of the ratio of its shares.  It is divided by the root mean
+square of n ordinary differences.  If nothing has changed, the result has Student's t distribution with n
 degrees of freedom.  The mean is not subtracted, because it is a part of the difference between ordinary days.
 
 Invariant: if nothing has changed, at most 5 % of comparisons say that a function has changed
@@ -17,14 +17,14 @@ from functools import cache
 from math import atan, cos, erfc, log, pi, sin, sqrt
 
 LEAST_PAIRS = 3  # ordinary differences that a verdict needs
-ENOUGH_PAIRS = 8  # ordinary differences from which on Student's t is used
-FEW_FACTOR = 4  # with fewer pairs: difference of a change / largest ordinary difference
+ENOUGH_PAIRS = 8  # ordinary differences that Student's t needs
+FEW_FACTOR = 4  # with fewer pairs, a change is larger by this factor than any ordinary difference
 _FAR = erfc(10 / sqrt(2))  # probability of a difference beyond ten standard deviations of a count
 _ERROR_RATE = 0.05  # share of intervals that miss the true value
 
 
 def log_ratio(before: float, after: float, exposures: tuple[float, float]) -> float:
-    """Return the logarithm of the ratio of two shares; half a sample is added to each, so it is finite."""
+    """Return the logarithm of the ratio of two shares; half a sample is added to each count, to avoid 0."""
     ratio = (after + 0.5) / (before + 0.5)
     return log(ratio * exposures[0] / exposures[1]) if all(exposures) else 0.0
 
@@ -35,14 +35,14 @@ def spread(differences: Sequence[float]) -> float:
 
 
 def largest(ordinary: Sequence[float]) -> float:
-    """Return the size of the largest ordinary difference."""
+    """Return the absolute value of the largest ordinary difference."""
     return max(map(abs, ordinary))
 
 
 def p_value(difference: float, ordinary: Sequence[float], chance: float) -> float:
-    """Return the probability that such a difference is no change.
+    """Return the probability of such a difference if nothing has changed.
 
-    `chance` is the probability that the samples alone differ so much.
+    `chance`: the probability that the samples differ so much by chance alone.
     """
     if len(ordinary) < ENOUGH_PAIRS:
         return chance if abs(difference) > half_width(ordinary) and chance < _FAR else 1.0
@@ -60,7 +60,7 @@ def half_width(ordinary: Sequence[float]) -> float:
 
 
 def _beyond(value: float, freedom: int) -> float:
-    """Return the probability that |t| is larger (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
+    """Return the probability that |t| exceeds `value` (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
     angle = atan(value / sqrt(freedom))
     square, odd = cos(angle) ** 2, freedom % 2
     term = cos(angle) if odd else 1.0

@@ -1,7 +1,7 @@
 """A report is a profile with names.  Every format writes a report.
 
 A report contains plain values: no process, no open file.  Its tables refer to each other by index.  The code
-that makes a report cleans every text in it, so that a writer can print the text to a terminal as it is.
+that makes a report cleans every text, so a writer can print each text to a terminal without changes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ OUTERMOST = "outermost"  # the stop reason of a stack that is complete
 
 
 class ReportThread(NamedTuple):
-    """A thread that was sampled; None: an unknown id."""
+    """A thread that was sampled; an id that is None is unknown."""
 
     process: str
     name: str
@@ -32,12 +32,12 @@ class ReportThread(NamedTuple):
 
 
 class ReportStack(NamedTuple):
-    """A stack of one thread: indexes of frames, innermost first; names of the weights: `Report.weights`."""
+    """A stack of one thread, and its weights."""
 
-    thread: int
-    frames: tuple[int, ...]
+    thread: int  # index into `Report.threads`
+    frames: tuple[int, ...]  # indexes into `Report.frames`, innermost first
     stop_reason: str
-    weights: tuple[int, ...]
+    weights: tuple[int, ...]  # a number for each name in `Report.weights`
 
 
 class ReportTimeline(NamedTuple):
@@ -48,34 +48,34 @@ class ReportTimeline(NamedTuple):
     samples: Sequence[int]
     wall_ns: Sequence[int]
     cpu_ns: Sequence[int]
-    dropped: int = 0  # later samples of a long recording, which are not on the timeline
+    dropped: int = 0  # number of later samples, for which the timeline had no space
 
 
 class Report(NamedTuple):
-    """Threads, frames, stacks, and statistics with the losses."""
+    """The tables and the facts of one recording, or of several merged recordings."""
 
     threads: tuple[ReportThread, ...]
     frames: tuple[NamedFrame, ...]
     stacks: tuple[ReportStack, ...]
     weights: tuple[str, ...] = (SAMPLES,)  # names of the numbers of each stack; the first is "samples"
-    started_ns: int | None = None  # since the epoch
+    started_ns: int | None = None  # start of the recording, since the epoch
     duration_ns: int | None = None
     rate_hz: float | None = None
     timeline: ReportTimeline | None = None
     stats: ReportStats = ReportStats()
-    host: str | None = None  # the name of the machine that recorded
+    host: str | None = None  # name of the machine that recorded
     labels: dict[str, str] | None = None  # labels that all processes have in common
     target: dict[str, Any] | None = None  # `TARGET_FIELDS` that are the same for all processes
 
     def column(self, weight: str) -> list[int]:
-        """Return one weight of each stack; zeros if the report does not have it."""
+        """Return one weight of each stack; zeros if the report lacks this weight."""
         if weight not in self.weights:
             return [0] * len(self.stacks)
         at = self.weights.index(weight)
         return [stack.weights[at] for stack in self.stacks]
 
     def total(self, weight: str = SAMPLES) -> int:
-        """Return the sum of a weight over all stacks; 0 if the report does not have it."""
+        """Return the sum of a weight over all stacks; 0 if the report lacks this weight."""
         return sum(self.column(weight))
 
     def process_names(self) -> str:
@@ -92,7 +92,7 @@ class Numbers(dict[_T, int]):
 
 
 class ReportBuilder:
-    """Adds up equal stacks.  Only this class makes reports, so no row of a table is there twice."""
+    """Adds up equal stacks.  Only this class makes the tables of reports, so no table has a row twice."""
 
     def __init__(self, weights: Sequence[str] = (SAMPLES,)) -> None:
         self.weights = tuple(weights)
@@ -128,11 +128,11 @@ class ReportBuilder:
         return len(self._frames), len(self._sums)
 
     def finish(self) -> Report:
-        """Return the report; its times, its timeline and its losses are unknown."""
+        """Return the report; its times, timeline and losses are unknown."""
         stacks = tuple(ReportStack(*key, sums) for key, sums in zip(self._stacks, self._sums, strict=True))
         return Report(tuple(self._threads), tuple(self._frames), stacks, self.weights)
 
 
 def truncation_mark(stack: ReportStack) -> str | None:
-    """Return the mark of a stack whose outermost frame was not reached; None: the stack is complete."""
+    """Return the mark of a truncated stack; None: the stack is complete."""
     return None if stack.stop_reason == OUTERMOST else f"[truncated: {stack.stop_reason}]"

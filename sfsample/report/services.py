@@ -1,4 +1,4 @@
-"""Splits the report of several programs into one for each service, as users ask about one service."""
+"""Splits the report of several programs into one report for each service."""
 
 from collections import Counter
 
@@ -9,12 +9,12 @@ from sfsample.report.naming import labels_of, target_of
 from sfsample.report.report import CPU, Report, ReportBuilder, ReportThread
 from sfsample.symbolize.named_frame import clean_name
 
-_OF_ALL = ("mode", "recorder", "ticks", "late_ticks", "spared_ticks", "problems")  # shared statistics
+_OF_ALL = ("mode", "recorder", "ticks", "late_ticks", "spared_ticks", "problems")  # all services share these
 _NAME = "service.name"
 
 
 def by_service(report: Report, profile: Profile) -> list[tuple[str, Report]]:
-    """Return the name and the report of each service that has samples; its statistics are its own."""
+    """Return the name and the report of each service that has samples."""
     keys = [_key(thread, profile) for thread in report.threads]
     builders = {key: ReportBuilder(report.weights) for key in keys}
     for stack in report.stacks:
@@ -26,16 +26,16 @@ def by_service(report: Report, profile: Profile) -> list[tuple[str, Report]]:
 
 
 def with_service(report: Report, service: str, profile: Profile) -> Report:
-    """Return the report; if it has a label service.name, the value becomes that of --label, or `service`."""
+    """Return the report; a label service.name gets the value of --label, or without --label `service`."""
     labels, name = report.labels or {}, clean_name(profile.labels.get(_NAME) or service)
     return report._replace(labels=labels | {_NAME: name}) if _NAME in labels else report
 
 
 def _key(thread: ReportThread, profile: Profile) -> tuple[str, str]:
-    """Return the service of a thread, and its container, because two containers may run the same program.
+    """Return the service and the container of a thread, because two containers may run the same program.
 
-    The service is the value of --label.  Without --label it is OWNER/NAME, or OWNER alone if both are the
-    same.  A process can choose its NAME (by its labels or its program), but not its OWNER.
+    The service is the value of --label service.name.  Without --label it is OWNER/NAME, or only OWNER if both
+    are the same.  A process can choose its NAME (by its labels or its program), but not its OWNER.
     """
     identity = profile.identities.get(thread.pid or 0, Identity({}))
     unit, owner = identity.unit or "", identity.owner or "unknown"

@@ -1,8 +1,8 @@
 """Turns stacks into paths of labels, root first, for flame graphs.
 
 A label is a function of a module, without an address.  The root (a process or a thread) and the mark of a
-truncated stack are labels, too.  Labels are numbered in the order of their texts, so sorted paths have the
-order of the boxes of a flame graph.
+truncated stack are labels, too.  Labels are numbered in the order of their texts.  So sorting the paths gives
+the order of the boxes in a flame graph.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from sfsample.report.report import Report, truncation_mark
 
-_INNERMOST = "context"  # `found` of every innermost frame, whatever the function
+_INNERMOST = "context"  # `found` of every innermost frame, which names no stepper
 
 
 class Label(NamedTuple):
-    """The text of a box, and the path of its module (of its source file, for a Python function)."""
+    """The text of a box, and the path of its module (for a Python function: of its source file)."""
 
     text: str
     module: str | None = None
@@ -30,7 +30,7 @@ class StackPaths(NamedTuple):
 
 
 def stack_paths(report: Report, *, threads: bool) -> StackPaths:
-    """Return the paths of a report's stacks, in the same order.  `threads`: each thread has its own root."""
+    """Return the path of each stack of a report.  `threads`: each thread has its own root."""
     roots = []  # of each stack: the process or thread, and the mark of truncation
     for stack in report.stacks:
         thread, mark = report.threads[stack.thread], truncation_mark(stack)

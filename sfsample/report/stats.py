@@ -56,7 +56,7 @@ class ReportStats:
 
     @property
     def has_cpu_time(self) -> bool:
-        """True if the CPU time of the threads is known; it is 0 in an idle minute."""
+        """True if the CPU time of the threads is known, even if it is 0."""
         return "cpu_charged_ns" in self.document
 
     @property
@@ -74,7 +74,7 @@ class ReportStats:
         return tuple(value)
 
     def losses(self, samples: int, whole_stacks: int, rate_hz: float | None) -> list[Loss]:
-        """Return every kind of loss; the arguments are numbers of the report."""
+        """Return every kind of loss; the arguments are facts of the report."""
         ticks, late, spared = map(self.number, ("ticks", "late_ticks", "spared_ticks"))
         failed = self.numbers("captures").get("failed", 0)
         return losses(ticks=ticks, late_ticks=late, spared_ticks=spared, failed_captures=failed,

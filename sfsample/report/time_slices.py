@@ -1,4 +1,4 @@
-"""A report by time: sums of its stacks for slices of time, and the gaps between the slices."""
+"""Divides a report by time: sums of stacks for slices of time, and the gaps between slices."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -28,7 +28,7 @@ class TimeSlices(NamedTuple):
 
 
 def add_columns(slices: Iterable[Columns], stacks: int) -> Columns:
-    """Return the stacks in the slices, ascending, and the sums of each; `stacks`: number in the report."""
+    """Return the sum of slices: stacks, ascending, then sums; `stacks`: number of stacks in the report."""
     seen: set[int] = set()
     samples, wall, cpu = sums = [[0] * stacks for _ in range(3)]
     for numbers, *columns in slices:
@@ -42,7 +42,7 @@ def add_columns(slices: Iterable[Columns], stacks: int) -> Columns:
 
 
 def join_slices(group: Sequence[TimeSlice], stacks: int) -> TimeSlice:
-    """Return one slice of several."""
+    """Join several slices into one."""
     return TimeSlice(
         min(each.begin_s for each in group), max(each.end_s for each in group),
         sum(each.cpu_charged_ns for each in group), sum(each.cpu_sampled_ns for each in group),

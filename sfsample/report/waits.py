@@ -1,7 +1,7 @@
-"""What the stacks of a report wait for: the class of each stack, and the classes as first frames.
+"""Finds the waits in the stacks of a report: classes, idle threads, and the table of waits.
 
-The frame of a wait has kind "w", and its class in `raw`.  The class of a stack is that of its outermost wait:
-waits further inside belong to the thread that holds the lock (`--blame`).
+The frame of a wait has kind "w", and its `raw` is the class of the wait.  A stack has the class of its
+outermost wait.  A wait further inside belongs to the thread that holds the lock (`--blame`).
 """
 
 import re
@@ -21,18 +21,18 @@ _RUNNING = NamedFrame("[no wait]", "[no wait]")
 
 
 def wait_frame(frames: Sequence[NamedFrame]) -> NamedFrame | None:
-    """Return the frame of the wait of a stack, whose innermost frame is the first one."""
+    """Return the frame of a stack's outermost wait; None: no wait.  `frames`: innermost first."""
     return next((frame for frame in reversed(frames) if frame.kind == "w"), None)
 
 
 def wait_of(report: Report, stack: ReportStack) -> str | None:
-    """Return the class of the wait of a stack of a report; None: no wait is known."""
+    """Return the class of a stack's wait; None: no wait is known."""
     frame = wait_frame([report.frames[at] for at in stack.frames])
     return frame.raw if frame else None
 
 
 def by_wait(report: Report) -> Report:
-    """Return the report with the class of the wait as the first frame of each stack (`--by wait`)."""
+    """Return the report with the class of its wait as the first frame of each stack (`--by wait`)."""
 
     def with_class(frames: Sequence[NamedFrame]) -> list[NamedFrame]:
         frame = wait_frame(frames)
@@ -44,7 +44,7 @@ def by_wait(report: Report) -> Report:
 # -- idle threads
 
 
-# process, name without the digits at its end, and the function that the threads begin with
+# process, name of the thread with `*` for the digits at its end, and outermost function
 _Group = tuple[str, str, str]
 
 
@@ -71,7 +71,7 @@ def fold_idle(report: Report) -> tuple[Report, dict[str, int]]:
 def _groups(report: Report) -> dict[int, _Group]:
     """Return the group of each thread, by its index."""
     found: dict[int, _Group] = {}
-    for stack in sorted(report.stacks, key=lambda stack: stack.weights[0]):  # the widest stack counts
+    for stack in sorted(report.stacks, key=lambda stack: stack.weights[0]):  # the widest stack comes last
         thread, frames = report.threads[stack.thread], [report.frames[at] for at in reversed(stack.frames)]
         first = next((frame.text for frame in frames if _is_own(frame)), "")
         found[stack.thread] = thread.process, re.sub(r"\d+$", "*", thread.name), first
@@ -79,9 +79,9 @@ def _groups(report: Report) -> dict[int, _Group]:
 
 
 def _pools(report: Report, groups: Mapping[int, _Group]) -> set[tuple[_Group, tuple[int, ...]]]:
-    """Return the groups and stacks in which more than half of a group of threads waits most of the time.
+    """Return each group with the stacks in which most of its threads wait most of the time.
 
-    These stacks wait at a condition variable, as a worker of a pool does that waits for work.
+    These stacks wait at a condition variable, as the workers of a pool do while they have no work.
     """
     totals: Counter[int] = Counter()
     waits: Counter[tuple[int, tuple[int, ...]]] = Counter()
@@ -99,16 +99,16 @@ def _pools(report: Report, groups: Mapping[int, _Group]) -> set[tuple[_Group, tu
 
 
 class WaitTotal(NamedTuple):
-    """The time that threads waited for one lock, or for another signal of a thread, in ns."""
+    """The time for which threads waited for one lock or condition."""
 
     name: str
     waited_ns: int
-    held_ns: int  # part of it whose holder is known
-    holder: str  # "writer, in flush, and others": the widest function of the holders; "": unknown
+    held_ns: int  # part of `waited_ns` for which the holder is known
+    holder: str  # thread and function that held longest: "writer, in flush, and others"; "": unknown
 
 
 def wait_totals(report: Report) -> list[WaitTotal]:
-    """Return the waits for other threads, the longest first.  A nameless lock has the name of its taker."""
+    """Return the waits for other threads, longest first.  A lock without a name has its taker's name."""
     totals, held = Counter[str](), defaultdict[str, Counter[str]](Counter)
     for stack, ns in zip(report.stacks, report.column(WALL), strict=True):
         frames = [report.frames[at] for at in reversed(stack.frames)]

@@ -1,12 +1,12 @@
 """Downloads debug files from debuginfod servers into the cache that the standard client uses.
 
-No server is asked unless the user has said so.  `dump` never waits for the network (`online` False).
+sfsample asks a server only if the user wants it.  `dump` never waits for the network (`online` False).
 
-Invariant: a download is limited in size, and appears complete or not at all; a file that another user may
-have written is not used (tests/symbolize/test_debuginfod.py).  Like any debug file, a download is used only
-if it has the right build-id.
+Invariant: a download is limited in size; the cache gets the complete file or none; a file that another user
+may have written is not used (tests/symbolize/test_debuginfod.py).  Like any debug file, a download is used
+only if it has the right build-id.
 
-Source: debuginfod_find_debuginfo(3): the file is CACHE/BUILDID/debuginfo.  It is empty if no server has one.
+Source: debuginfod_find_debuginfo(3): the file is CACHE/BUILDID/debuginfo.  It is empty if no server has it.
 """
 
 import os
@@ -23,14 +23,14 @@ from sfsample.symbolize.options import Progress
 
 _MAX_FILE_BYTES = 4 << 30
 _CHUNK_BYTES = 1 << 18
-_NOT_FOUND_CACHED_S = 600  # time after which the servers are asked again
+_NOT_FOUND_CACHED_S = 600  # seconds until the servers are asked again
 _HTTP_NOT_FOUND = 404
 _HEX_DIGITS = set("0123456789abcdef")
 _SCHEMES = ("http://", "https://")
 
 
 class Debuginfod:
-    """Asks `urls` in turn; `cache`: the standard client's directory; `timeout_s`: of a connection or read."""
+    """Asks `urls` in turn.  `cache`: the standard client's directory.  `timeout_s`: of each network wait."""
 
     def __init__(
         self, urls: Sequence[str], cache: str, timeout_s: float, progress: Progress, *, online: bool = True
@@ -50,10 +50,10 @@ class Debuginfod:
         try:
             if not make_private(directory):
                 raise SfsampleError(f"debuginfod: not used, as another user can write there: {directory}")
-            debug_file, is_missing = _read_cache(path)
-            if debug_file is not None or is_missing or not self._online:
+            debug_file, is_answered = _read_cache(path)
+            if is_answered or not self._online:
                 return debug_file
-            with whole_file(path, 0o644) as file:  # file that stays empty if no server has it
+            with whole_file(path, 0o644) as file:  # stays empty if no server has the debug file
                 any(self._copy_from(f"{url}/buildid/{build_id}/debuginfo", file) for url in self._urls)
         except OSError as failure:
             raise SfsampleError(f"debuginfod: {failure.__class__.__name__}: {failure}") from None
@@ -78,13 +78,13 @@ class Debuginfod:
             if refusal.code == _HTTP_NOT_FOUND:
                 return False
             raise
-        except (HTTPException, ValueError, OverflowError) as failure:  # urllib raises these at some garbage
+        except (HTTPException, ValueError, OverflowError) as failure:  # malformed answer
             raise OSError(f"{url}: {type(failure).__name__}: {failure}") from None
         return size > 0
 
 
 def _read_cache(path: str) -> tuple[mmap | None, bool]:
-    """Return the cached file, or None, and True if no server had it lately.  Raises SfsampleError."""
+    """Return the cached file or None, and True if no server need be asked.  Raises SfsampleError."""
     try:
         fd = open_regular(path)
     except OSError:
@@ -101,9 +101,9 @@ def _read_cache(path: str) -> tuple[mmap | None, bool]:
 
 
 def make_private(directory: str) -> bool:
-    """Make a directory and those above it; True: no other user can write there.  Raises OSError.
+    """Make a directory and its parents; True: no other user can write there.  Raises OSError.
 
-    This holds for the path as it is written, and for the path behind its symbolic links.  Root is trusted.
+    The path as it is written is checked, and the path to which its symbolic links lead.  Root is trusted.
     In a sticky directory (/tmp), a user can rename only the user's own files, inode(7).
     """
     path = Path(directory).absolute()
@@ -111,7 +111,7 @@ def make_private(directory: str) -> bool:
         if not level.exists():
             level.mkdir(mode=0o700, exist_ok=True)
     named = Path(os.path.abspath(directory))
-    return all(_is_protected(level) for each in (named, named.resolve()) for level in (each, *each.parents))
+    return all(_is_protected(level) for form in (named, named.resolve()) for level in (form, *form.parents))
 
 
 def _is_protected(path: Path) -> bool:

@@ -1,8 +1,8 @@
 """Finds source lines and inlined functions in DWARF.  Only this file uses the library `symbolic`.
 
-The library is an extra (`pip install 'sfsample[lines]'`).  It converts all DWARF of a file once (0.2 s for
-the debug file of glibc).  A watch names places again and again, so results are cached.  The `.dwo` and `.dwp`
-files of split DWARF are not read.
+The library is an extra (`pip install 'sfsample[lines]'`).  It converts all DWARF of a file at once (0.2 s for
+the debug file of glibc).  A watch names places again and again, so the result is cached.  The `.dwo` and
+`.dwp` files of split DWARF are not read.
 
 Invariant: if the library raises any exception on damaged DWARF, the module has no lines, and `problems` says
 so (tests/symbolize/test_dwarf_lines.py).
@@ -53,10 +53,10 @@ class DwarfLines:
         self.problems: list[str] = []
 
     def at(self, image: ElfImage, vaddr: int) -> list[SourcePlace]:
-        """Return the functions at a vaddr, innermost inlined function first; none if DWARF has none."""
+        """Return the functions at a vaddr, innermost inlined function first; none if DWARF lacks it."""
         if image not in self._tables:
             lowest = min((s.vaddr for s in image.segments if s.type == PT_LOAD), default=0)
-            self._tables[image] = self._open(image), lowest  # table; vaddr from which its addresses count
+            self._tables[image] = self._open(image), lowest  # table; vaddr of address 0 in the table
         table, base = self._tables[image]
         if table is None or vaddr < base:
             return []
@@ -84,19 +84,19 @@ class DwarfLines:
             return None
 
     def _converted(self, image: ElfImage) -> bytes:
-        """Return the tables of lines of an image.  If the cache lacks them, they are made and cached."""
+        """Return the line tables of an image, from the cache if it has them."""
         from hashlib import sha256  # import of 3 MB
 
         size = len(image.data)
         if size > _MAX_FILE_BYTES:
             raise FormatError(image.name, 0, f"{size} bytes are more than {_MAX_FILE_BYTES >> 30} GiB")
-        known = _CACHE.get(sha256(image.data).digest())
-        if known is not None:
-            return known
+        cached = _CACHE.get(sha256(image.data).digest())
+        if cached is not None:
+            return cached
         self._progress(f"reading DWARF of {image.name} ({size / 1e6:.0f} MB)")
         from symbolic.debuginfo import Archive
 
-        copy = bytes(image.data)  # hash and conversion must see the same bytes, even if the file changes
+        copy = bytes(image.data)  # same bytes for hash and conversion, even if the file changes
         table = next(Archive.from_bytes(_view(copy)).iter_objects()).make_symcache()
         tables = bytes(table.open_stream().read())
         if sum(map(len, _CACHE.values())) + len(tables) > _MAX_CACHED_BYTES:
@@ -128,6 +128,6 @@ def split_dwarf_problem(image: ElfImage) -> str:
     if not re.search(rb"\.dwo\0", image.contents(strings)):
         return ""
     return (
-        f"{image.name}: lines and inlined functions of some of its units are in .dwo or .dwp files "
-        "(split DWARF), which are not read; build it without -gsplit-dwarf to have them"
+        f"{image.name}: some lines and inlined functions are in .dwo or .dwp files (split DWARF), "
+        "which are not read; to have them, build without -gsplit-dwarf"
     )

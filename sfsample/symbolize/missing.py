@@ -18,7 +18,8 @@ _DEBIAN = ("debian", "ubuntu")
 _REDHAT = ("fedora", "rhel", "centos")
 _SYSTEM_PATHS = ("/usr/", "/lib", "/bin/", "/sbin/")
 _MAX_OS_RELEASE_BYTES = 1 << 16
-_FINAL = ("its symbol table has no function there", "and its file closed", "does not list")  # ends of reasons
+# ends of the reasons that no file, flag or restart removes
+_FINAL = ("its symbol table has no function there", "and its file closed", "does not list")
 _PERF_MAP_HINT = (
     "start node with --perf-basic-prof, python with -X perf, "
     "java with -XX:+PreserveFramePointer (and then: jcmd PID Compiler.perfmap)"
@@ -56,11 +57,11 @@ def generated_without_name(
 ) -> MissingName:
     """Return the reason why generated code has no name.  `has_perf_map`: the process's perf map was read."""
     if process_root is None:  # process of a profile that comes from a file
-        return MissingName(f"process {pid}", places, "generated code, or of a file that was not found")
+        return MissingName(f"process {pid}", places, "generated code, or code of a missing file")
     map_path = perf_map_path(process_root)
     if has_perf_map:
         return MissingName(f"process {pid}", places, f"generated code that {map_path} does not list")
-    why = f"generated code (a JIT's), and no {map_path} of the target's user"
+    why = f"generated code (by a JIT), and the target's user has no {map_path}"
     return MissingName(f"process {pid}", places, why, _PERF_MAP_HINT)
 
 

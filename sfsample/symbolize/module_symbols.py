@@ -1,14 +1,14 @@
-"""Searches the symbol tables of one module, in the file and elsewhere.
+"""Searches the symbol tables of one module, in its file and in debug files.
 
 The order is: `.symtab`; a separate debug file; `.gnu_debugdata`; `.dynsym` (without section headers, the
-dynamic symbols); a debuginfod server.  A table is opened only if the tables before have no symbol.
+dynamic symbols); a debuginfod server.  A table is opened only if the tables before it lack the symbol.
 
-A function with a size, in any table, is preferred to a guess: a symbol without a size.  If no table has the
-local functions, a guess ends at the next address at which another function begins.  PLT stubs are in no
-table: their relocations name them.
+A function without a size is a guess.  A function with a size, in any table, is preferred to it.  If no table
+has local functions, a guess ends where the next function begins.  PLT stubs are in no table: their
+relocations name them.
 
-`.gnu_debugdata` (MiniDebugInfo) is an ELF file, compressed with xz, with the function symbols that `.dynsym`
-does not have.  Each run unpacks it, which takes 0.1 s for 1 MB.  Source: gdb manual, "MiniDebugInfo".
+`.gnu_debugdata` (MiniDebugInfo) is an ELF file, compressed with xz.  It has the function symbols that
+`.dynsym` lacks.  Each run unpacks it, in 0.1 s for 1 MB.  Source: gdb manual, "MiniDebugInfo".
 
 Invariant: no method raises, and the unpacked size is limited (tests/symbolize/test_module_symbols.py).
 """
@@ -53,7 +53,7 @@ class ModuleSymbols:
         return self._find_in_tables(SymbolTable.find_stated, vaddr) or self._guess(vaddr)
 
     def debug_file(self) -> DebugFile:
-        """Return the separate debug file on this machine, which is searched once."""
+        """Return the separate debug file on this machine.  Only the first call searches for it."""
         if self._debug is None:
             self._debug = self._debug_files.find(self._image, self._module.path)
         return self._debug
@@ -90,7 +90,7 @@ class ModuleSymbols:
         return f"stripped, and no debug file{build_id} was found"
 
     def _guess(self, vaddr: int) -> Symbol | None:
-        """Return the function without a size before `vaddr`; None if another function begins between them."""
+        """Return the last function without a size before `vaddr`; None: a function begins between the two."""
         guess = self._find_in_tables(SymbolTable.find_guessed, vaddr)
         if guess is None or guess.size or self._is_complete:
             return guess
@@ -127,7 +127,7 @@ class ModuleSymbols:
             yield from self._symtab_of(self._fetch_debug_image())
 
     def _symtab_of(self, image: ElfImage | None) -> Iterator[SymbolTable]:
-        """Yield the `.symtab` of the module's image, or of a debug image, if it has one."""
+        """Yield the `.symtab` of `image` if there is one, and note that all functions have been read."""
         symtab = image.symbols(SHT_SYMTAB) if image else None
         if image is None or symtab is None:
             return
@@ -155,7 +155,7 @@ class ModuleSymbols:
         return PltStubs(self._image, self._name_of_resolver)
 
     def _name_of_resolver(self, vaddr: int) -> str | None:
-        """Return the function whose resolver is at `vaddr`; search no stub, as its name needs this name."""
+        """Return the name of the function whose resolver is at `vaddr`; it is never the name of a stub."""
         symbol = self._find_in_tables(SymbolTable.find_stated, vaddr)
         return symbol.name if symbol and symbol.start == vaddr else None
 

@@ -1,4 +1,4 @@
-"""Defines a named frame, and makes its texts fit for the folded format and for a terminal.
+"""Defines a named frame, and makes its texts safe for the folded format and for a terminal.
 
 Invariant: each text is one line, is not empty, has no `;`, and does no harm to a terminal
 (tests/symbolize/test_named_frame.py).  Control characters, line separators, bidirectional controls and lone
@@ -25,7 +25,7 @@ class NamedFrame(NamedTuple):
 
     text: str  # text in the folded format
     function: str | None = None  # demangled name without suffix
-    raw: str | None = None  # mangled symbol, as its table has it; of a wait: its class, such as "lock"
+    raw: str | None = None  # mangled symbol, as its table has it; for a wait: its class, such as "lock"
     module: str | None = None  # path of the file
     build_id: str | None = None
     address: int | None = None  # vaddr in the module; the run-time address if there is no module
@@ -33,7 +33,7 @@ class NamedFrame(NamedTuple):
     line: int | None = None
     inlined: bool = False
     kind: str = ""  # "k" kernel, "j" generated code (a JIT's), "p" Python, "w" a wait
-    found: str = ""  # how the unwinder found the frame: a `Found`; of a wait: "wait", or "idle"
+    found: str = ""  # how the unwinder found the frame: a `Found`; for a wait: "wait" or "idle"
     symbol_offset: int | None = None  # bytes from the start of the symbol; None in reports
 
     @property
@@ -43,7 +43,7 @@ class NamedFrame(NamedTuple):
 
 
 def python_frame(place: PythonPlace, *, executed: bool = False) -> NamedFrame:
-    """Return a frame with one text for each function: with the definition's line, unless `executed`."""
+    """Return a Python frame.  Its text has the line of the definition or, if `executed`, `place.line`."""
     function, file = clean_name(place.function), clean_name(place.file) if place.file else None
     line = (place.line if executed else None) or place.first_line
     where = f" ({clean_name(place.path or import_path(place.file))}:{line})" if file else ""
@@ -60,7 +60,7 @@ def wait_frame(place: WaitPlace, variable: str | None) -> NamedFrame:
 
 
 def clean_name(name: str) -> str:
-    """Return `name`, made fit for one frame of a folded line; an empty name becomes `?`."""
+    """Return `name`, made safe for one frame of a folded line; an empty name becomes `?`."""
     if name.isascii() and name.isprintable() and ";" not in name:
         return name or "?"
     return name.translate(_REPLACEMENTS)

@@ -1,4 +1,4 @@
-"""Options for finding and spelling symbols; only the command line reads flags and the environment."""
+"""Defines options for finding and spelling symbols; only `cli` reads flags and the environment."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ class NameOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SymbolOptions(NameOptions):
-    """The same, and what else is done to find names."""
+    """The options of `NameOptions`, and further options for the search for names."""
 
-    go_places: bool = False  # file, line and inlined functions of Go code, whose table is quick to read
+    go_places: bool = False  # file, line and inlined functions of Go code only: its table is quick to read
     fetch: "FetchDebugFile | None" = None  # function that asks a debuginfod server
     progress: Progress = lambda _text: None
 

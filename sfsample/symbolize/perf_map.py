@@ -1,13 +1,13 @@
-"""Reads names of generated code from /tmp/perf-PID.map, in the target's own root and by its own pid.
+"""Reads names of generated code from /tmp/perf-PID.map; directory and PID are those that the target sees.
 
-Invariant: a map is used only if it is a regular file of the target's user or root, as perf requires; if a
-read fails, only names are lost, and `problem` says so (tests/symbolize/test_perf_map.py).
+Invariant: a map is used only if it is a regular file that the target's user or root owns, as perf requires;
+if a read fails, only names are lost, and `problem` says so (tests/symbolize/test_perf_map.py).
 
-A JIT reuses memory, so several functions may cover an address.  The last in the file counts.  A recording
-follows the file, and names each place when it sees the place, because the target may append other functions
-at that address, or remove the file.  Only what was appended is read.  Reading takes at most a tenth of the
-time.  If a file is too large, sfsample reads only its end, and says so (`problem`).  sfsample reads no more
-bytes than the file states as its size: files of /proc state 0, and some have no end.
+A JIT reuses memory, so several functions may cover an address.  The last function in the file counts.  A
+recording reads the file again and again, and names a place when it samples the place, because the target may
+later append another function at this address, or remove the file.  Each read begins where the last one ended.
+Reads take at most a tenth of the time.  If a file is too large, sfsample reads only its end, and says so
+(`problem`).  It reads no more bytes than the stated size: files of /proc state 0, and some have no end.
 
 Source: Linux, tools/perf/Documentation/jit-interface.txt: lines `START SIZE NAME`, the numbers hexadecimal;
 `dso__load_perf_map` in tools/perf/util/symbol.c reads them with strtoull(3).
@@ -31,8 +31,8 @@ _MAX_OUTER = 256  # earlier functions that a look-up tries
 _ADDRESS_END = 1 << 64
 _PAUSE_PER_READ_TIME = 10  # ratio of the pause after a read to the time that the read took
 _MAX_NAME_BYTES = 10_000
-_STDIO_BYTES = 4096  # size of a stdio buffer: a file of a multiple of it may end within a line
-_TAIL_BYTES = 256  # bytes that tell a file that has grown from a file that was written anew
+_STDIO_BYTES = 4096  # bytes of a stdio buffer; a file of a multiple of this size may end within a line
+_TAIL_BYTES = 256  # bytes before the end of a read; if they differ at the next read, the file was rewritten
 _BLANKS = rb"[ \t]"
 _NUMBER = rb"(?:0[xX])?([0-9a-fA-F]{1,16})"
 _LINE = re.compile(rb"^%b*%b%b+%b%b+(?=[^\s])" % (_BLANKS, _NUMBER, _BLANKS, _NUMBER, _BLANKS), re.MULTILINE)
@@ -51,7 +51,7 @@ class PerfMap:
         self._max_ends = array("Q", accumulate(self._ends, max))  # greatest end of the functions so far
 
     def find(self, address: int) -> Symbol | None:
-        """Return the function that covers an address, or None; of several, the last in the file."""
+        """Return the function that covers an address, the last in the file; or None."""
         best = max(self._covering(address), key=self._names.__getitem__, default=None)
         if best is None:
             return None
@@ -97,12 +97,12 @@ class PerfMapFile:
         """`process_root`: None if the process is not on this machine."""
         self._process_root, self._clock = process_root, clock
         self._parts: list[PerfMap] = []  # parts of the file, in its order; each has whole lines
-        self._newest = PerfMap(b"")  # what the last refresh has added
+        self._newest = PerfMap(b"")  # functions that the last refresh has added
         self._version: tuple[int, ...] = ()  # inode, size and mtime of the file that was read
-        self._end = 0  # offset of the first byte that was not read as a whole line
+        self._end = 0  # offset after the last complete line that was read
         self._tail = b""  # the bytes before `_end`
         self._next_read = 0.0  # earliest time of the next read, in seconds of the clock
-        self.problem = ""  # text about a file that was not read, or not whole; "": there is none
+        self.problem = ""  # text about a file that was not read completely; "": none
 
     @property
     def was_read(self) -> bool:
@@ -110,11 +110,11 @@ class PerfMapFile:
         return bool(self._version)
 
     def find(self, address: int) -> Symbol | None:
-        """Return the function that covers an address, as of the last refresh; None: the map has none."""
+        """Return the function that covered an address at the last refresh; None: the map has none."""
         return next((function for part in reversed(self._parts) if (function := part.find(address))), None)
 
     def names(self, address: int) -> set[str]:
-        """Return the names of all functions that were at an address, as of the last refresh."""
+        """Return the names of all functions that were at an address up to the last refresh."""
         return {name for part in self._parts for name in part.names(address)}
 
     def has_just_changed(self, address: int) -> bool:
@@ -122,7 +122,7 @@ class PerfMapFile:
         return self._newest.find(address) is not None and len(self.names(address)) > 1
 
     def refresh(self) -> bool:
-        """Read what was appended to the file since the last call; return True if that is anything."""
+        """Read the bytes that were appended to the file since the last call; False: there are none."""
         self._newest = PerfMap(b"")
         process_root, begun = self._process_root, self._clock()
         if process_root is None or process_root.root is None or begun < self._next_read:
@@ -149,7 +149,7 @@ class PerfMapFile:
     def _read(self, file: BinaryIO, path: str, size: int, *, is_same_file: bool) -> None:
         file.seek(self._end - len(self._tail))
         if not is_same_file or size < self._end or file.read(len(self._tail)) != self._tail:
-            self._parts, self._end = [], 0  # file that was written anew
+            self._parts, self._end = [], 0  # file that was rewritten
         data = _read_end(file, self._end, size)
         if len(data) < size - self._end:
             self.problem = f"{path}: the first {size - len(data)} of {size} bytes were not read"
@@ -158,12 +158,12 @@ class PerfMapFile:
         self._end = size - len(unfinished)
         whole_lines = lines + newline
         self._tail = ((self._tail if self._parts else b"") + whole_lines)[-_TAIL_BYTES:]
-        # The last line counts without a newline, unless stdio may have written only its begin.
+        # A last line without a newline counts, unless stdio may have written only a part of it.
         self._newest = PerfMap(data + b"\n" if unfinished and size % _STDIO_BYTES else whole_lines)
         self._add(self._newest)
 
     def _add(self, part: PerfMap) -> None:
-        """Add a part.  The first parts are dropped if all are too large; small ones at the end are joined."""
+        """Add a part.  If all parts are too large, the first are dropped.  Small last parts are joined."""
         while self._parts and sum(len(p.data) for p in (*self._parts, part)) > _MAX_FILE_BYTES:
             dropped = self._parts.pop(0)
             self.problem = f"the perf map is too large: {len(dropped.data)} of its bytes are no longer used"
@@ -201,12 +201,12 @@ class PerfMaps:
 
     @property
     def problems(self) -> dict[int, str]:
-        """Texts about files that were not read, or not whole, by process key."""
+        """Texts about files that were not read completely, by process key."""
         return {pid: file.problem for pid, file in self._files.items() if file.problem}
 
 
 def _read_end(file: BinaryIO, at: int, size: int) -> bytes:
-    """Return a file from `at` on; if too long, whole lines at its end.  Raises OSError or MemoryError."""
+    """Return a file's bytes from `at` on; if too many, the last lines.  Raises OSError or MemoryError."""
     begin = max(at, size - _MAX_FILE_BYTES)
     file.seek(begin)
     data = file.read(size - begin)

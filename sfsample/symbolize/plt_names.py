@@ -1,8 +1,8 @@
 """Names PLT stubs: `printf@plt`.
 
 A stub jumps through a GOT slot, the slot has a relocation, and the relocation has a symbol.  The first stub
-of a lazy `.plt`, which calls the dynamic linker, has no name.  Lazy stubs with endbr64 have none either: they
-use no slot, and each runs once.
+of a lazy `.plt`, which calls the dynamic linker, has no name.  Lazy stubs with endbr64 have no name either:
+they use no slot, and each runs once.
 """
 
 from bisect import bisect_right
@@ -58,10 +58,10 @@ class PltStubs:
         return Symbol(f"{name}@plt", start, end - start) if name else None
 
     def _stubs_of(self, section: Section) -> Iterator[tuple[int, int, Relocation | None]]:
-        """Yield start, end and relocation of each stub.  A stub ends at the next one, or with the section."""
+        """Yield start, end and relocation of each stub.  A stub ends at the next one, or with its section."""
         code = bytes(self._image.contents(section)[:_MAX_SECTION_BYTES])
         if section.size > _MAX_SECTION_BYTES:
-            self._image.note_problem(f"{section.name}: only its first MiB has names of stubs")
+            self._image.note_problem(f"{section.name}: only stubs in its first MiB have names")
         relocations: dict[int, Relocation | None] = {section.vaddr: None}  # start of the stub -> relocation
         last = None
         for at in range(0, len(code), _STEP.get(self._image.machine, _MAX_SECTION_BYTES)):
@@ -70,7 +70,7 @@ class PltStubs:
             relocation = None if slot is None else self._by_slot.get(slot)
             if stub.startswith(_TLSDESC):
                 relocations[vaddr] = None
-            elif relocation is not None and relocation is not last:  # same one: inside a stub
+            elif relocation is not None and relocation is not last:  # same relocation: inside a stub
                 relocations[vaddr] = last = relocation
         starts = [*relocations]
         for start, end in zip(starts, [*starts[1:], section.vaddr + section.size], strict=True):

@@ -5,14 +5,14 @@ of preference is:
 
 1. a function (STT_FUNC, STT_GNU_IFUNC) whose stated size covers the vaddr, the innermost first;
 2. a guess: a function without a size, or a label (STT_NOTYPE: hand-written assembly), in an executable
-   section.  Without a size it extends to the next symbol, but not beyond its section.
+   section.  A symbol without a size extends to the next symbol, but not beyond its section.
 
 Among aliases, global and weak symbols come before local ones, then names without a leading underscore, then
 the shortest, then the first in the alphabet.  Undefined, absolute and common symbols and ARM mapping symbols
 (`$x`) are no code.
 
-Invariant: damaged tables never raise, and a look-up reads a limited number of names of limited size; `limit`
-names the limit that left out a name (tests/symbolize/test_symbol_table.py).
+Invariant: no damaged table raises an exception; a look-up reads a limited number of names of limited size,
+and `limit` says that a limit has left out a name (tests/symbolize/test_symbol_table.py).
 """
 
 import sys
@@ -39,10 +39,10 @@ _LABELS = bytes(info & 15 == _STT_NOTYPE for info in range(256))
 _ADDRESS_END = 1 << 64
 
 _MAX_RECORDS = 1 << 22  # records of a table, which take 3 s and 0.7 GB; librustc_driver has 165,000
-_MAX_TRIED = 512  # records that a look-up tries (enclosing symbols, aliases); identical code makes dozens
+_MAX_TRIED = 512  # records that a look-up tries (enclosing symbols, aliases); a merged function has dozens
 _MAX_NAME_BYTES = 10_000  # bytes; the longest name of half a million symbols has 1,230
 _NAME_READ_BYTES = (256, _MAX_NAME_BYTES + 1)  # sizes of reads, tried in turn
-_MAX_COPIES = 64  # tables whose bytes are kept; further ones are not shared
+_MAX_COPIES = 64  # tables whose bytes are kept; further tables are not shared
 
 _Kind = tuple[object, ...]
 
@@ -75,8 +75,8 @@ class _SortedRecords:
 class SymbolTable:
     """The functions (or the symbols of other `types`) of a `.symtab` or `.dynsym`, and its string table.
 
-    `executable`: vaddr ranges of executable sections.  Without them labels are not used.  Segments would not
-    do: in a segment, `_init`, which has no size, would extend over the PLT that follows it.
+    `executable`: vaddr ranges of executable sections.  Without them, labels are not used.  Ranges of segments
+    would be wrong: `_init`, which has no size, would extend over the PLT after it.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class SymbolTable:
         return best if bisect_right(starts, best.start) == bisect_right(starts, vaddr) else None
 
     def _best_alias(self, rows: Sequence[int], vaddr: int) -> Symbol | None:
-        """Return the preferred alias among those with a name that cover `vaddr`, or None."""
+        """Return the preferred one of the aliases that have a name and cover `vaddr`, or None."""
         if len(rows) == 1:
             return self._symbol(rows[0], vaddr)
         named = [(self._rank(row, symbol), symbol) for row in rows if (symbol := self._symbol(row, vaddr))]
@@ -157,7 +157,7 @@ class SymbolTable:
         return prefix[:1] not in (b"", b"\0", b"$") and prefix != b".L"
 
     def _name(self, offset: int) -> str:
-        """Return the name at `offset`; empty if it does not lie in the string table."""
+        """Return the name at `offset`; "" if it lies outside the string table."""
         for length in _NAME_READ_BYTES:
             name, end, _ = bytes(self._names[offset : offset + length]).partition(b"\0")
             if end:
@@ -168,14 +168,14 @@ class SymbolTable:
 
 
 class SymbolTables:
-    """The tables of one result.  Files with equal tables share one.
+    """The symbol tables of one result.  Files with equal bytes share a table.
 
-    Containers have copies of the same programs.  20 processes of node would take 20 times 60 ms and 10 MB for
-    each result.  The kernel says that copies are different files, and any file can claim a build-id, so all
-    bytes are compared.  A shared table is made from a copy of the bytes, because the owner of a file can
-    change it later.  The first table of a kind is not copied, as mostly there is no second one.
+    Containers have copies of the same programs: 20 processes of node would take 20 times 60 ms and 10 MB for
+    each result.  To the kernel, copies are different files, and any file can claim a build-id, so all bytes
+    are compared.  A shared table is made from a copy of the bytes, because the owner of a file can change it
+    later.  The first table of each size is not copied, because most sizes occur once.
 
-    Invariant: no file gives names to another file, unless it is equal
+    Invariant: a file gives names to another file only if both are equal
     (tests/symbolize/test_symbol_table_shared.py).
     """
 
@@ -216,7 +216,7 @@ def _edges_of(ranges: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def _defined(symtab: memoryview, byteorder: ByteOrder, types: bytes) -> list[int]:
-    """Return the record numbers of the symbols of some types that are defined in a section."""
+    """Return the record numbers of symbols with one of `types` that are defined in a section."""
     sections = _native("H", symtab, byteorder)[3::12]
     infos = bytes(symtab[4::_SYM_SIZE])
     chosen = compress(range(len(infos)), infos.translate(types))

@@ -28,15 +28,15 @@ from sfsample.symbolize.symbol_table import Symbol, SymbolTables
 # CPU time for the names of modules.  A hostile program can make the look-up long, although each step has a
 # limit.  All names of a usual program take less than a second, 1 GB of DWARF takes 10 s.
 _MAX_CPU_S = 300
-_MAX_OFFSET = 1024  # bytes from the start of a variable; farther locks have the name of the variable
+_MAX_OFFSET = 1024  # bytes from the start of a variable; a larger offset is not in the name of a lock
 
 
 class Symbolizer:
-    """Names the locations of one result.  It keeps the tables of all modules: make a new one for each result.
+    """Names the locations of one result.  Make a new one for each result: it keeps the tables of all modules.
 
     `process_roots`: process key -> root directory, in which the perf map is searched.
-    Invariant: the debug file of a module is searched only in the root of the processes that map it, so no
-    other process can give it names (tests/symbolize/test_symbolizer.py).
+    Invariant: the debug file of a module is searched only in the root of the processes that map the module,
+    so no other process can give names to its functions (tests/symbolize/test_symbolizer.py).
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Symbolizer:
     def _name_frames(self, location: Location) -> tuple[NamedFrame, ...]:
         try:
             return self._look_up(location)
-        except Exception as failure:  # noqa: BLE001 - names of other modules are not lost by it
+        except Exception as failure:  # noqa: BLE001 - other modules keep their names
             where = location.module.path if location.module else f"process {pid_of(location.pid)}"
             self._failures[f"{where}: the look-up of names failed: {failure!r}"] = None
             return (_unnamed(location),)
@@ -132,7 +132,7 @@ class Symbolizer:
                 self.give_up(f"the look-up of names took {_MAX_CPU_S} s of CPU and was ended")
 
     def _lock_variable(self, location: Location) -> str | None:
-        """Return the variable with the lock of a wait.  An array of locks has one name for all."""
+        """Return the variable with the lock of a wait; in a large array of locks, without the offset."""
         from sfsample.symbolize.variables import variable_at  # most recordings have no such wait
 
         module = location.module
@@ -158,7 +158,7 @@ class Symbolizer:
         return _with_places(frame, places, self._options)
 
     def _go_frames(self, module: Module, location: Location) -> tuple[NamedFrame, ...]:
-        """Return the frames by the table of Go functions; none if it lacks the address."""
+        """Return the frames by the table of Go functions; none if the table lacks the address."""
         table = module.tables.go
         try:
             places = places_at(table, location.address, location.lookup) if table else []
@@ -180,9 +180,9 @@ class Symbolizer:
     def _generated_frame(self, location: Location) -> NamedFrame:
         """Return the frame of code that lies in no file.
 
-        A recording names a place when it sees the place.  If it found no name, the program may have written
-        the perf map later.  So sfsample looks in the map as it is now, and believes it if the map has only
-        one function for that address.
+        A recording names generated code when it samples the code.  If it found no name, the program may have
+        written the perf map later.  So sfsample reads the map again, and uses a name if the map has had only
+        one function at the address.
         """
         seen = location.generated
         if seen is not None and seen.name:
@@ -218,7 +218,7 @@ class OfflineSymbolizer:
         self._here = Root()
 
     def frames(self, path: str, build_id: str, address: int, *, exact: bool) -> tuple[NamedFrame, ...]:
-        """Return the functions at a vaddr, innermost first; none: no module.  `exact`: no return address."""
+        """Return the functions at a vaddr, innermost first, or none; `exact`: it is no return address."""
         module = self._module(path, build_id)
         if module is None:
             return ()
@@ -266,7 +266,7 @@ def _marked_frame(name: str, offset: int | None, kind: str) -> NamedFrame:
 def _with_places(
     frame: NamedFrame, places: list[SourcePlace], options: SymbolOptions
 ) -> tuple[NamedFrame, ...]:
-    """Return the frames, innermost first; `places`: by DWARF, which also names a frame without a symbol."""
+    """Return the frames, innermost first.  `places`, from DWARF, also name a frame without a symbol."""
     if not places:
         return (frame,)
     *inlined, outer = places

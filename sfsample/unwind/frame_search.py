@@ -1,14 +1,14 @@
 """Searches the stack, or the code, for the value of an unknown register that a row needs.
 
-A frame ends at the return address of the call that made it.  A word on the stack may be that return address
-if the call before it leads to the function of the frame, directly or through a linkage stub.  The row of the
-function then gives the register from which its CFA is counted.
+The return address of a frame is a word on the stack.  A word is a candidate if the call before the address
+leads to the function of the frame, directly or through a linkage stub.  The place of the word gives the CFA,
+and the row of the function then gives the register from which the CFA is counted.
 
-A leaf of AArch64 or s390x may have the return address itself in the unknown register (an example is glibc's
-__syscall_cancel_arch).  Then the return address is behind one of the calls of the function in its module.
+A leaf function of AArch64 or s390x may have its return address in the unknown register (an example is glibc's
+__syscall_cancel_arch).  Then each call of the function in its module gives a candidate.
 
-A candidate proves nothing by itself.  `Unwinder.search` accepts it only if its walk reaches the outermost
-frame, and no other candidate's walk does.
+A candidate proves nothing by itself.  `Unwinder.search` accepts a candidate only if its walk is the only one
+that reaches the outermost frame.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _WORD = 8  # bytes
 
 
 def candidate_walks(walk: Walk, row: UnwindRow, modules: ModuleMap) -> Iterator[Walk]:
-    """Yield copies of `walk`, each with a possible value of the register that `row`, its next row, lacks."""
+    """Yield copies of `walk`, each with a possible value of the unknown register that `row` needs."""
     module = modules.find(walk.frame.lookup_pc)
     start = module.function_start(walk.frame.lookup_pc) if module else None
     if module is None or start is None or row.ra is None:

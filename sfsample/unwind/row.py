@@ -1,8 +1,8 @@
-"""Defines `UnwindRow`, to which every stepper translates, and `apply_row`, which executes it.
+"""Defines `UnwindRow`, the rules that every stepper gives, and `apply_row`, which executes them.
 
 From an SFrame row to a caller, step 4 of 4: `apply_row` computes the CFA, the return address and the caller's
-registers.  It reads an `UnwindRow`, the frame's registers and memory, and nothing else.  For plain rows
-`rule_cache.py` computes the same, but faster.
+registers.  It reads an `UnwindRow`, the frame's registers and memory, and nothing else.  `rule_cache.py`
+computes the same for plain rows, but faster.
 
 Invariant: a register that no rule recovers is absent from the caller, never stale (tests/unwind/test_row.py).
 
@@ -34,7 +34,7 @@ class UnwindRow(NamedTuple):
     registers: tuple[tuple[int, Rule], ...] = ()  # (register, rule): caller's register = value
     kept: tuple[int, ...] = ()  # caller's register = this frame's, which the function has not changed
     signal: bool = False  # True: a signal interrupted the caller, so its pc is exact
-    guess: bool = False  # True: a convention, no table or known bytes; the return address must follow a call
+    guess: bool = False  # True: the row may be wrong, so the return address must follow a call
     mangled: bool = False  # True: caller's pc = value & arch.ra_mask (a signed return address: AArch64 PAC)
     switches: bool = False  # True: the caller's frame lies on another stack
     on_goroutine: "UnwindRow | None" = None  # Go: row that holds instead if sp lies in the goroutine's stack
@@ -94,9 +94,9 @@ def with_popped_words(
     """Return `memory` with words that the innermost function has popped, and that `table_row` reads.
 
     A popped word lies below sp, and a copy that begins at sp (perf_event_open(2)) lacks it.  The table may
-    refer to the word until the return.  Its value is still in the register if no instruction from the pc to
-    the return changes the register (`code_row.kept`).  Otherwise the register may differ from the word: code
-    may save a register below sp, in the red zone, and then change it.
+    refer to the word until the return.  The register still has the value of the word if no instruction from
+    the pc to the return changes the register (`code_row.kept`).  Otherwise they may differ: code may save a
+    register below sp, in the red zone, and then change the register.
     """
     caller, by_code = (apply_row(row, registers, memory, arch) for row in (table_row, code_row))
     if isinstance(caller, StopReason) or isinstance(by_code, StopReason) or caller.cfa != by_code.cfa:
@@ -112,7 +112,7 @@ def with_popped_words(
 
 
 class _Misses:
-    """An empty last piece of memory.  It notes the first address that all other pieces lack."""
+    """A last piece of memory, without bytes.  It notes the first address that all other pieces lack."""
 
     byteorder: ByteOrder = "little"
     first: int | None = None

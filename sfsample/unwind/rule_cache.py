@@ -1,17 +1,17 @@
 """Caches the plain rows of one `StepperChain`, and steps by them without a Python call for each frame.
 
-Key: the pc; exact pcs and return addresses have different tables.  Two samples hardly ever stop at the same
-instruction.  So an exact pc also has a row if it lies in an address range (`PcRange`) with one row.
-Valid for one generation of the module map, and for a limited number of entries; then
-`StepperChain.rule_cache` begins a new cache.
-Saves: a stack not seen before takes 57-81 us; without this cache 566, without the ranges 96-144.
+Key: the pc, in different tables for exact pcs and return addresses.  Two samples hardly ever stop at the same
+instruction, so all exact pcs in a range with one row (`PcRange`) share an entry.
+Valid in one generation of the module map, for a limited number of entries; then `StepperChain.rule_cache`
+begins a new cache.
+Saves: a new stack takes 57-81 us; without this cache 566 us, without the ranges 96-144 us.
 
-Invariant: a walk by this cache gives what `StepperChain.step` would give, or stops one frame before
+Invariant: a walk by this cache finds the same frames as `StepperChain.step`, or stops one frame earlier
 (tests/unwind/test_rule_cache.py).  For that reason:
 
-* A row is added only after `StepperChain` has accepted the answer of the first stepper that knew the pc.
-* A return address is followed only if the cache has it, as an address with a row or as the end of a stack.
-* A guess is followed only to a return address to which an accepted guess has led from the same pc.
+* A row is added only if the first stepper with a row gave it, and `StepperChain` has accepted the caller.
+* A walk goes to a return address only if the cache has a row for it, or has it as the end of a stack.
+* A walk goes from a guess only to a return address to which an accepted guess has led from the same pc.
 
 Only pc, sp and fp are computed.  For other registers, a caller of `walk` executes the rows (`row_of`).
 """
@@ -53,7 +53,7 @@ class RuleCache:
         self._walks = WalkCache(self._by_return_address)
 
     def add(self, frame: Frame, row: UnwindRow, found: str, arch: Arch, caller_pc: int | None) -> None:
-        """Add a row that was accepted at `frame.pc` and led to `caller_pc`, if it is plain."""
+        """Add `row` if it is plain.  It was accepted at `frame.pc`, and has led to `caller_pc`."""
         self.left -= 1
         if row.ra is None:
             if not frame.exact:
@@ -69,7 +69,7 @@ class RuleCache:
         return frame.pc in (self._by_exact_pc if frame.exact else self._by_return_address)
 
     def add_range(self, pc: int, pc_range: PcRange) -> None:
-        """Add a range of exact pcs.  Its row is that of `pc`, which the cache has."""
+        """Add a range of exact pcs.  Its row is the cached row of `pc`."""
         start, end = pc_range
         if end - start <= 1:
             return
@@ -85,7 +85,7 @@ class RuleCache:
         return row
 
     def is_outermost(self, frame: Frame) -> bool:
-        """Return True if the cache has the frame's pc as the end of stacks."""
+        """Return True if the cache has the pc of the frame as the end of a stack."""
         return not frame.exact and frame.pc in self._outermost
 
     def row_of(self, frame: Frame) -> UnwindRow:
@@ -93,10 +93,10 @@ class RuleCache:
         return (self._by_exact_pc if frame.exact else self._by_return_address)[frame.pc].row
 
     def walk(self, frame: Frame, fp: int | None, words: Words, max_steps: int) -> tuple[list[Frame], Frame]:
-        """Step from `frame` at most `max_steps` times; return the frames stepped from, and the last one.
+        """Step from `frame` at most `max_steps` times; return the passed frames, and the last frame.
 
-        `words` is the copy in which the frame's sp lies.  The last frame has no CFA yet.  One long function
-        saves a Python call for each frame.
+        `words` is the copy in which the frame's sp lies.  The last frame has no CFA yet.  This is one long
+        function, to save a Python call for each frame.
         """
         base, view = words
         pc, sp, _, found, exact = frame
@@ -104,7 +104,7 @@ class RuleCache:
         walks, cached_walks, new = self._walks, self._walks.entries, tuple.__new__
         row = None if sp % _WORD else self._row_at_exact(pc) if exact else rows.get(pc)
         passed: list[Frame] = []
-        starts: list[WalkStart] = []  # places at which the walks to be cached begin
+        starts: list[WalkStart] = []  # starts of the walks to be cached
         if fp is None:
             fp = _UNKNOWN_FP
         while row is not None and len(passed) < max_steps:

@@ -4,17 +4,17 @@ From an SFrame row to a caller, step 2 of 4: `StepperChain.step` gets the row at
 (`steppers/sframe.py`), executes it (`row.py`), and accepts the caller or asks the next stepper.
 
 A caller is accepted if its frame lies above and its pc is executable.  If the row is a guess, the caller must
-also be on the same stack, behind a call, which must lead to the function of the frame if it is a direct call.
+also be on the same stack, and its pc must follow a call.  A direct call must lead to the frame's function.
 
-If no caller is accepted, the first stepper that knew the pc gives the reason, with two exceptions:
+If no caller is accepted, the first stepper with a row gives the reason, with two exceptions:
 
 * A guess gives a reason only if it lacks a register.
-* If the first row was wrong and the next stepper lacks a register, the reason is the missing register.
-  Another order of steppers, or another capture, may have the register.
+* If the first row was wrong and the next row lacks a register, the reason is the missing register.  A walk
+  with another order of steppers, or of another capture, may have the register.
 
-Coroutines and threads made by hand mark their first frame with a return address of zero, and chains of frame
-pointers end in zero.  But a wrong row finds a zero in any local variable.  So a zero ends a stack only if no
-word above it may be a return address, which a caller would have left there.
+Coroutines and hand-made threads mark their first frame with a return address of zero, and chains of frame
+pointers end in zero.  But a wrong row may read a zero from a local variable.  So a zero ends a stack only if
+no word above the zero may be a return address, because a caller would have left one there.
 """
 
 from collections import Counter
@@ -43,8 +43,8 @@ from sfsample.unwind.steppers.code_analysis.stepper import code_of
 _WORD = 8  # bytes
 _MAX_REJECTED_ROWS = 1000  # different rejected rows that are counted
 _MAX_ANSWERS = 1 << 16  # cached answers of one stepper
-_BLOCK_BYTES = 1024  # bytes of code in a block; of each block, a stepper's last range is cached
-_SEARCH_BYTES = 4096  # bytes of stack searched above a zero; words farther up may be another stack's
+_BLOCK_BYTES = 1024  # bytes of code in a block; for each block, a stepper's last range is cached
+_SEARCH_BYTES = 4096  # bytes of stack searched above a zero; higher words may belong to another stack
 _LOWEST_CODE = 4096  # no code lies in the first page
 _REJECTED = (StopReason.NO_PROGRESS, StopReason.BAD_PC)
 _EMPTY_RANGE: tuple[PcRange, None] = (0, 0), None
@@ -83,8 +83,8 @@ class CachedStepper:
     """A stepper, and its answers.
 
     Key: (pc, exact); for exact pcs in a module also the last `PcRange` in each KiB of code.  Valid in one
-    generation of the module map.  Saves: looking up tables and code again for a pc that was met before.  The
-    ranges save the look-up for other instructions of the same function.
+    generation of the module map.  Saves: a look-up in tables or code for each pc that a walk has met before.
+    The ranges also save the look-up for other instructions of the same function.
     """
 
     def __init__(self, stepper: Stepper, modules: ModuleMap) -> None:
@@ -95,7 +95,7 @@ class CachedStepper:
         self._ranges: dict[int, tuple[PcRange, UnwindRow | None]] = {}  # key: pc // _BLOCK_BYTES
 
     def row_at(self, frame: Frame, arch: Arch) -> UnwindRow | None:
-        """Return the stepper's answer at a pc, in the module map's present generation."""
+        """Return the stepper's answer at a frame's pc, in the present generation of the module map."""
         key = frame.pc, frame.exact
         if self._generation == self._modules.generation and key in self._rows:
             return self._rows[key]
@@ -138,7 +138,7 @@ class StepperChain:
 
     @property
     def rule_cache(self) -> RuleCache:
-        """The rule cache of the present generation; a new one if the mappings have changed or it is full."""
+        """The rule cache; a new one if the executable mappings have changed, or if the old one is full."""
         if self._rule_cache.generation != self._modules.generation or self._rule_cache.left <= 0:
             self._rule_cache = RuleCache(self._modules.generation)
         return self._rule_cache
@@ -164,7 +164,7 @@ class StepperChain:
                 if is_first:
                     self._cache(rules, stepper, row, walk, outcome)
                 return outcome
-            if row.on_goroutine is not None:  # no other stepper knows of the second stack
+            if row.on_goroutine is not None:  # no other stepper knows the second stack
                 return outcome
             is_first = False
             guess_left_copy |= row.guess and outcome is StopReason.STACK_COPY_ENDED
@@ -213,7 +213,7 @@ class StepperChain:
     def _cache(
         self, rules: RuleCache, stepper: CachedStepper, row: UnwindRow, walk: Walk, outcome: Step | StopReason
     ) -> None:
-        """Add a row to `rules`, with the range in which each stepper that was asked answers the same."""
+        """Add a row to `rules`, and the range in which every stepper asked so far gives one answer."""
         frame = walk.frame
         caller_pc = outcome.caller.registers[walk.arch.pc] if isinstance(outcome, Step) else None
         rules.add(frame, row, stepper.found, walk.arch, caller_pc)
@@ -223,7 +223,7 @@ class StepperChain:
             rules.add_range(frame.pc, (max(starts), min(ends)))
 
     def _count_rejected(self, walk: Walk, found: str, reason: StopReason, accepted: CachedStepper) -> None:
-        """Count a rejected row, unless a register was unknown or assumed: the table may be right then."""
+        """Count a rejected row, unless a register was unknown or assumed: then the table may be right."""
         may_be_wrong = reason is not StopReason.REGISTER_UNKNOWN and not walk.snapshot.assumed
         if may_be_wrong and len(self.rejected) < _MAX_REJECTED_ROWS:
             where = place(walk.frame, self._modules)
@@ -241,7 +241,7 @@ class StepperChain:
             if low is None or high is None:
                 return StopReason.REGISTER_UNKNOWN
             row = row.on_goroutine if low <= walk.frame.sp < high else row
-            if not high and row.cfa.base == GOROUTINE_SP:  # the thread has left its goroutine, and schedules
+            if not high and row.cfa.base == GOROUTINE_SP:  # thread that runs the scheduler
                 return StopReason.OUTERMOST
         registers, extra = walk.registers, _return_register_of_leaf(row, walk)
         if extra is not None:
@@ -279,7 +279,7 @@ class StepperChain:
         return missing is not None and missing >= walk.frame.sp and (stack is None or missing < stack.end)
 
     def _why_rejected(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason | None:
-        """Return the reason to reject a caller; OUTERMOST if there is none; None if it is accepted."""
+        """Return the reason to reject `caller`; OUTERMOST: the frame has no caller; None: it is accepted."""
         arch, frame = walk.arch, walk.frame
         pc, sp = caller.registers[arch.pc], caller.registers[arch.sp]
         if pc == 0:
@@ -289,7 +289,7 @@ class StepperChain:
             declared = row.ra is not None and bool(row.ra.expression) and not row.ra.deref
             return StopReason.OUTERMOST if declared else self._outermost_if_stack_may_end(caller.cfa, walk)
         # sp may stay the same while the return address is in a register: in a leaf on AArch64, in vfork on
-        # AMD64 (rdi).  On s390x it also stays after the function has saved r14 in its caller's frame.
+        # AMD64 (rdi).  A function of s390x may save r14 in its caller's frame, and sp still stays the same.
         in_register = row.ra is not None and not row.ra.deref
         is_leaf = frame.exact and (in_register or arch.pushed_ra is None)
         is_leaf |= _return_register_of_leaf(row, walk) is not None
@@ -307,7 +307,7 @@ class StepperChain:
         return StopReason.OUTERMOST if is_end else StopReason.BAD_PC
 
     def _is_other_stack(self, below: int, above: int) -> bool:
-        """Return True if the mappings of two addresses are known, and memory between them is not readable."""
+        """Return True if both addresses are mapped, and memory between them cannot be read."""
         first, last = self._modules.any_mapping(below), self._modules.any_mapping(above)
         if first is None or last is None:  # stack that has grown since the last refresh
             return False
@@ -315,11 +315,11 @@ class StepperChain:
         return sum(m.end - m.start for m in between) < last.end - first.start
 
     def _call_may_lead_to(self, frame: Frame, return_address: int) -> bool:
-        """Return False if the call before an address leads to another function than that of `frame`.
+        """Return False if the call before `return_address` cannot lead to the function of `frame`.
 
-        That function is the target of the call, or one to which the target jumps (a tail call).  Calls
-        through pointers may lead anywhere, as may code that lies in no file.  If jumps through pointers hide
-        where the target leads, the answer is True only if no table describes the target.
+        A call leads to its target, and to functions to which the target jumps (tail calls).  Calls through
+        pointers may lead anywhere, and so may code that lies in no file.  If the target jumps through
+        pointers, the answer is True only if no table describes the target.
         """
         target, callee = self._modules.call_target(return_address), self._modules.find(frame.lookup_pc)
         module = self._modules.find(target) if target is not None else None
@@ -335,8 +335,8 @@ class StepperChain:
     def _guess_may_lead_to(self, pc: int, frame: Frame, arch: Arch) -> bool:
         """Return True if a guess may lead from `frame` to `pc`.
 
-        It may lead behind a call of the frame's function, to code that cannot be read, to code in which
-        stacks begin, and to a signal trampoline, to which a handler returns although it has called nothing.
+        `pc` may follow a call of the frame's function, or lie in code that cannot be read.  It may also lie
+        where stacks begin, or in a signal trampoline, to which a handler returns without a call.
         """
         if self._modules.may_be_returned_to(pc) and self._call_may_lead_to(frame, pc):
             return True
@@ -346,10 +346,10 @@ class StepperChain:
 
 
 def _return_register_of_leaf(row: UnwindRow, walk: Walk) -> int | None:
-    """Return the register in which an innermost leaf's caller has its own return address, or None.
+    """Return the register in which the caller of the innermost leaf has its own return address, or None.
 
-    The two functions share a convention of their own.  Some functions of glibc on AArch64 call the leaf
-    __libc_arm_za_disable while their return address is in x13.
+    Both functions share a private convention.  Some functions of glibc on AArch64 call the leaf
+    __libc_arm_za_disable while their own return address is in x13.
     """
     ra, from_leaf = row.ra, len(walk.passed) == 1 and walk.frame.sp == walk.passed[0].sp
     if ra is None or not from_leaf or ra.deref or ra.expression or ra.base in (CFA, walk.arch.ra):

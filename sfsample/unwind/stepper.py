@@ -26,7 +26,7 @@ class Stepper(Protocol):
         """The label of the frames to which it steps: a `Found`, or a word of the user's choice."""
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
-        """Return the row for `frame.pc`, or None.  `module` is None if no ELF object has that code."""
+        """Return the row for `frame.pc`, or None.  `module` is None if no ELF object has the code there."""
 
 
 def only_this_pc(frame: Frame) -> PcRange:
@@ -42,7 +42,7 @@ def reach_of(stepper: Stepper, frame: Frame, module: Module, arch: Arch) -> PcRa
 
 
 def for_process(stepper: Stepper, modules: ModuleMap) -> Stepper:
-    """Return the stepper that serves one process, by its optional methods `reading` and `mapped`.
+    """Return the stepper for one process, which the optional methods `reading` and `mapped` make.
 
     `reading` gets a function that reads code that lies in no file.  `mapped` gets a function that returns
     True for an executable address.

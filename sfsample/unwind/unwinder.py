@@ -1,8 +1,8 @@
 """Walks stacks.  It knows the order of the steppers, and repeats a walk if another order may get further.
 
 From an SFrame row to a caller, step 1 of 4: `Unwinder.walk` repeats `StepperChain.step` (`step.py`) for the
-innermost frame, its caller, and so on, until a step returns the reason why the walk ends.  Frames whose rows
-are cached are passed first (`rule_cache.py`, `walk_cache.py`).  No other file states the order of steppers.
+innermost frame, its caller, and so on, until a step returns the reason why the walk ends.  Before each step,
+the walk passes frames with cached rows (`rule_cache.py`, `walk_cache.py`).
 """
 
 from collections import Counter
@@ -32,8 +32,8 @@ SIGNAL_FRAME: Final = SignalFrameStepper()
 NULL_CALL: Final = NullCallStepper()
 START: Final = StartStepper()
 # Steppers that are always asked first.  The first and the third recognize code by its bytes, because its
-# tables may mislead (a signal trampoline may have CFI, or even an SFrame row).  The second recognizes a call
-# to an address without code, before the frame pointer would skip the function that called.
+# tables may be wrong (a signal trampoline may have CFI, or even an SFrame row).  The second recognizes a call
+# to an address without code: there the frame pointer would skip the calling function.
 ALWAYS: Final[tuple[Stepper, ...]] = (SIGNAL_FRAME, NULL_CALL, START)
 # Steppers that the user chooses with `--unwind`, in the user's order.
 CHOICES: Final[dict[str, tuple[Stepper, ...]]] = {
@@ -46,11 +46,11 @@ CHOICES: Final[dict[str, tuple[Stepper, ...]]] = {
 def choose_steppers(order: Iterable[str | Stepper]) -> tuple[Stepper, ...]:
     """Return the steppers, in their order.
 
-    A name stands for those of `CHOICES`; if there is one, the steppers that are always asked come first.
+    A name stands for its steppers in `CHOICES`.  If `order` has a name, the steppers in `ALWAYS` come first.
     """
     order = tuple(order)
-    always = ALWAYS if any(isinstance(each, str) for each in order) else ()
-    chosen = (CHOICES[each] if isinstance(each, str) else (each,) for each in order)
+    always = ALWAYS if any(isinstance(entry, str) for entry in order) else ()
+    chosen = (CHOICES[entry] if isinstance(entry, str) else (entry,) for entry in order)
     return (*always, *chain.from_iterable(chosen))
 
 
@@ -73,13 +73,13 @@ class Unwinder:
     ) -> None:  # fmt: skip
         self._modules = modules
         self._max_frames = max_frames
-        cached = [CachedStepper(for_process(each, modules), modules) for each in choose_steppers(steppers)]
+        cached = [CachedStepper(for_process(s, modules), modules) for s in choose_steppers(steppers)]
         self._chain = StepperChain(modules, cached, last=False)
         cfi_first = sorted(cached, key=lambda stepper: _RANKS.get(stepper.found, 0))
         self._cfi_chain = StepperChain(modules, cfi_first, last=True)
 
     def prepare(self, arch: Arch) -> None:
-        """Import code that the first walks may need.  It takes 20 ms, too long while a thread is stopped."""
+        """Import code that the first walks may need: this takes 20 ms, too long while a thread is stopped."""
         if arch.machine == AMD64.machine:
             from sfsample.unwind.steppers.code_analysis import rows  # noqa: F401
         self._modules.open_first()
@@ -95,7 +95,7 @@ class Unwinder:
         return stack if self._modules.generation == generation else self._walk_best(snapshot)
 
     def walk_parked(self, snapshot: ThreadSnapshot) -> Stack:
-        """Unwind a goroutine that is no thread's: its pc is a return address."""
+        """Unwind a goroutine that no thread runs: its pc is a return address."""
         return self._continue(Walk(snapshot, exact=False), self._chain)
 
     def search(self, snapshot: ThreadSnapshot, stack: Stack) -> Stack:
@@ -124,22 +124,22 @@ class Unwinder:
         walk.frame = Frame(caller, cfa, None, Found.SCAN, exact=False)
         walk.registers = {arch.pc: caller, arch.sp: cfa}
         resumed = self._continue(walk, self._cfi_chain)
-        behind = resumed.frames[len(stack.frames) : -1]
-        is_likely = all(frame.exact or self._modules.may_be_returned_to(frame.pc) for frame in behind)
+        gained = resumed.frames[len(stack.frames) : -1]
+        is_likely = all(frame.exact or self._modules.may_be_returned_to(frame.pc) for frame in gained)
         return resumed if is_likely and len(resumed.frames) > len(stack.frames) else stack
 
     @property
     def rejected_rows(self) -> Counter[str]:
-        """Texts about rows that were rejected although another stepper's was accepted, and their counts."""
+        """Texts about rows that were rejected, while another stepper's row was accepted; with counts."""
         return self._chain.rejected + self._cfi_chain.rejected
 
     def _walk_best(self, snapshot: ThreadSnapshot) -> Stack:
-        """Return the stack by `_chain`, or the better one by `_cfi_chain` if that walk lacked a register.
+        """Return the stack by `_chain`; if it lacked a register, the better stack of both chains.
 
-        The repeated walk also has the words that the innermost function has popped.
+        The walk by `_cfi_chain` also has the words that the innermost function has popped.
         """
         if not snapshot.registers[snapshot.arch.pc] and not snapshot.registers[snapshot.arch.sp]:
-            return Stack((), StopReason.OUTERMOST)  # thread that works for the kernel (io_uring, vhost)
+            return Stack((), StopReason.OUTERMOST)  # thread that runs in the kernel only (io_uring, vhost)
         stack = self._continue(Walk(snapshot), self._chain)
         if stack.stop_reason is not StopReason.REGISTER_UNKNOWN:
             return stack
@@ -160,7 +160,7 @@ class Unwinder:
         return Stack((*walk.passed, walk.frame), StopReason.OUTERMOST)
 
     def _pass_cached_frames(self, walk: Walk, chain: StepperChain) -> bool:
-        """Walk as far as the rule cache leads; return True if that is the outermost frame."""
+        """Walk as far as the rule cache leads; return True if the walk has reached the outermost frame."""
         rules, words = chain.rule_cache, words_at(walk.memory, walk.frame.sp)
         if words is None:
             return rules.is_outermost(walk.frame)
@@ -178,6 +178,9 @@ class Unwinder:
 
     def _ended(self, walk: Walk, chain: StepperChain, reason: StopReason) -> Stack:
         missing = chain.missing_word(walk) if reason is StopReason.BAD_MEMORY else None
+        # code without tables whose stack was not copied: a signal handler on another stack interrupted it
+        if reason is StopReason.NO_ROW and walk.memory.word(walk.frame.sp) is None:
+            missing = walk.frame.sp
         where = None if reason is StopReason.OUTERMOST else place(walk.frame, self._modules)
         return Stack((*walk.passed, walk.frame), reason, where, missing)
 

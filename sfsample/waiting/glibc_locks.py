@@ -1,13 +1,13 @@
 """Recognizes the glibc lock that a thread sleeps on, and its owner, from the memory around the futex word.
 
-A lock is believed only if three facts agree: the function on the stack, the futex operation, and the words of
-the structure in memory.  Otherwise the answer is None: a wrong owner is worse than none.
+sfsample accepts a lock only if three facts agree: the function on the stack, the futex operation, and the
+words of the structure in memory.  A wrong owner is worse than no owner.
 Invariant: each disagreement gives None (tests/waiting/test_glibc_locks.py).
 
-Source: glibc's sysdeps/nptl/bits/struct_mutex.h (owner at 8, unchanged since 2.3), struct_rwlock.h and
+A number in parentheses after a field is its offset in bytes.  All tids belong to the target's pid namespace.
+Source: glibc's sysdeps/nptl/bits/struct_mutex.h (unchanged since 2.3), struct_rwlock.h and
 bits/thread-shared-types.h (since 2.25), nptl/internaltypes.h (semaphores since 2.21, barriers since 2.25),
-nptl/descr.h (the tid that pthread_join waits for, and the list of robust mutexes behind it).  Tids are those
-of the target's own pid namespace.
+nptl/descr.h (the tid that pthread_join waits for; after it, the list of robust mutexes).
 """
 
 from collections.abc import Callable, Container, Mapping
@@ -20,19 +20,19 @@ from sfsample.waiting.thread import WaitingThread
 
 _COMMAND_MASK, _WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2 = 127, 0, 6, 9, 13  # FUTEX_CMD_MASK, FUTEX_WAIT ...
 _OWNER_MASK, _WAITERS = 0x3FFFFFFF, 0x80000000  # FUTEX_TID_MASK, FUTEX_WAITERS
-_CONTENDED = 2  # value of a mutex word for which a thread waits
+_CONTENDED = 2  # value of the futex word of a mutex with waiters
 _ROBUST = 16  # PTHREAD_MUTEX_ROBUST_NORMAL_NP
-_KIND_END = 0x200  # first value above a mutex's type and its bits for robust, inheriting, shared and elided
-# -32: the distance from a mutex's list entry to its futex word, see set_robust_list(2)
+_KIND_END = 0x200  # number above every __kind: the type, and bits for robust, inheriting, shared, elided
+# -32: bytes from the list entry of a robust mutex to its futex word, see set_robust_list(2)
 _FUTEX_OFFSET = (1 << 64) - 32
 _MAX_WAITERS = 1 << 20  # waiters; a larger count is not believed
 _WRITE_PHASE, _READERS_SHIFT = 1, 3  # PTHREAD_RWLOCK_WRPHASE and _READER_SHIFT of a rwlock's __readers
-_WRITER_WAITS = 6  # PTHREAD_RWLOCK_WRLOCKED and RWAITING, in a readers' phase
+_WRITER_WAITS = 6  # PTHREAD_RWLOCK_WRLOCKED and RWAITING, without WRPHASE: readers hold the lock
 
 _MUTEX = ("pthread_mutex_lock", "pthread_mutex_cond_lock")
 _TIMED_MUTEX = ("pthread_mutex_timedlock", "pthread_mutex_clocklock", "pthread_mutex_clocklock_common")
 _CONDITION = ("pthread_cond_wait", "pthread_cond_timedwait", "pthread_cond_clockwait")
-_MUTEX_FUNCTIONS = {  # futex command -> functions that wait for a mutex; until glibc 2.33, all used _WAIT
+_MUTEX_FUNCTIONS = {  # futex command -> functions that wait for a mutex; up to glibc 2.33, all use _WAIT
     _WAIT: {*_MUTEX, *_TIMED_MUTEX, *_CONDITION},
     _WAIT_BITSET: {*_TIMED_MUTEX},
 }
@@ -48,22 +48,22 @@ class Lock(NamedTuple):
 
 
 class _Futex(NamedTuple):
-    """The futex word that a thread sleeps on, the value that it expects there, and the memory around it."""
+    """A futex word, and the thread that sleeps on it."""
 
     word: int  # address
-    value: int
-    memory: Memory
+    value: int  # value that the thread expects in the word
+    memory: Memory  # memory around the word
     alive: Container[int]  # living threads, in the target's pid namespace
     tid: int  # sleeping thread, in the target's pid namespace
 
     def u32(self, address: int) -> int | None:
-        """Return the 32-bit word at an address; None: there is no copy of it."""
+        """Return the 32-bit word at an address; None: it was not copied."""
         data = self.memory.read(address, 4)
         return None if data is None else int.from_bytes(data, self.memory.byteorder)
 
 
 def lock_of(thread: WaitingThread, alive: Container[int], sleepers: Mapping[int, int]) -> Lock | None:
-    """Return the lock that a thread sleeps on; None if it is not glibc's, or if the facts disagree.
+    """Return the glibc lock that a thread sleeps on; None: there is none, or the facts disagree.
 
     `alive` and `sleepers`: see `WaitContext`.
     """
@@ -94,7 +94,7 @@ def lock_of(thread: WaitingThread, alive: Container[int], sleepers: Mapping[int,
 def _mutex(futex: _Futex) -> Lock | None:
     """Check __lock (0) and __owner (8).
 
-    A thread that is woken may find that another one, which did not sleep, has taken the mutex: __lock is 1.
+    Another thread may take the mutex before the woken thread runs.  Then __lock is 1.
     """
     address, state, owner = futex.word, futex.u32(futex.word), futex.u32(futex.word + 8)
     if state is None or state > _CONTENDED or owner is None:
@@ -106,7 +106,7 @@ def _mutex(futex: _Futex) -> Lock | None:
 
 
 def _priority_inheriting(futex: _Futex) -> Lock | None:
-    """Check the word of a priority-inheriting mutex, which has the owner's tid (the kernel's protocol).
+    """Check a priority-inheriting mutex: its futex word has the tid of the owner (futex(2)).
 
     The kernel writes the tid of the next owner before it wakes that thread.
     """
@@ -117,7 +117,7 @@ def _priority_inheriting(futex: _Futex) -> Lock | None:
 
 
 def _robust(futex: _Futex) -> Lock | None:
-    """Check a robust mutex: its word has the owner's tid too, and its __kind (16) is robust."""
+    """Check a robust mutex: its word and its __owner (8) have one tid, and its __kind (16) is robust."""
     word, owner = futex.word, futex.value & _OWNER_MASK
     is_held = futex.u32(word) == futex.value and futex.u32(word + 8) == owner and owner in futex.alive
     is_robust = (futex.u32(word + 16) or 0) & _ROBUST
@@ -125,9 +125,9 @@ def _robust(futex: _Futex) -> Lock | None:
 
 
 def _unnamed_mutex(futex: _Futex) -> Lock | None:
-    """Check a mutex in a C library without symbols, where pthread_mutex_timedlock(3) leaves no named frame.
+    """Check a mutex if the C library has no symbols, so that no frame is named pthread_mutex_timedlock.
 
-    The owner is alive, the mutex has users (12), and its __kind (16) is valid.
+    The owner must be alive, __nusers (12) not 0, and __kind (16) valid.
     """
     users, kind = futex.u32(futex.word + 12), futex.u32(futex.word + 16)
     is_contended = futex.value == futex.u32(futex.word) == _CONTENDED
@@ -138,10 +138,10 @@ def _unnamed_mutex(futex: _Futex) -> Lock | None:
 
 
 def _condition(futex: _Futex) -> Lock | None:
-    """Check the number of waiters, times eight, which lies before the two futex words (__g_signals).
+    """Check __wrefs, which is 8 times the number of waiters, and lies before both futex words (__g_signals).
 
-    The start of the structure depends on the version: 2.41, and older versions with later fixes, have no
-    __g_refs, which counts the waiters of each of two groups, times two.
+    The waiters form two groups.  __g_refs has 2 times the number of waiters of each group.  glibc 2.41, and
+    older versions with its fixes, have no __g_refs, so their structure is 8 bytes shorter.
     """
     signals = futex.word & -8
     waiters = (futex.u32(signals - 4) or 0) >> 3
@@ -158,15 +158,16 @@ def _condition(futex: _Futex) -> Lock | None:
 
 
 def _counts_waiters(address: int, memory: Memory) -> bool:
-    """Return True if __wseq (0), the count of all waiters so far, is at least __g1_start (8)."""
+    """Return True if __wseq (0), which counts all waiters so far, is at least __g1_start (8)."""
     sequence, start = memory.word(address), memory.word(address + 8)
     return sequence is not None and start is not None and 0 < sequence >> 1 >= start >> 1
 
 
 def _read_lock(futex: _Futex) -> Lock | None:
-    """Check a reader.  While a writer holds the lock, it sleeps on __wrphase_futex (8).
+    """Check a thread that waits to read.
 
-    While readers hold the lock and a writer waits, which goes first, it sleeps on __readers (0).
+    If a writer holds the lock, the thread sleeps on __wrphase_futex (8).  If readers hold the lock and a
+    writer waits, the thread sleeps on __readers (0), and the writer goes first.
     """
     word, value = futex.word, futex.value
     writer = _writer(futex, word - 8)
@@ -175,11 +176,11 @@ def _read_lock(futex: _Futex) -> Lock | None:
     readers = value >> _READERS_SHIFT
     if futex.u32(word) != value or value & 7 != _WRITER_WAITS or not 0 < readers < _MAX_WAITERS:
         return None
-    return Lock(WaitKind.READ_LOCK, word, None, f"{_held_by(readers)}; a writer waits, and goes before it")
+    return Lock(WaitKind.READ_LOCK, word, None, f"{_held_by(readers)}; a waiting writer goes first")
 
 
 def _write_lock(futex: _Futex) -> Lock | None:
-    """Check a writer: it sleeps on __writers_futex (12) behind a writer, else on __wrphase_futex (8)."""
+    """Check a thread that waits to write: it sleeps on __writers_futex (12) or __wrphase_futex (8)."""
     address = futex.word - (12 if futex.word % 8 else 8)
     writer = _writer(futex, address)
     if writer is not None:
@@ -189,7 +190,7 @@ def _write_lock(futex: _Futex) -> Lock | None:
 
 
 def _writer(futex: _Futex, address: int) -> int | None:
-    """Return the tid of the writer that holds a lock: __cur_writer (24), if __readers (0) states a writer."""
+    """Return __cur_writer (24), the tid of the writer that holds a lock; None: no writer holds it."""
     state, writer = futex.u32(address), futex.u32(address + 24)
     return writer if state is not None and state & _WRITE_PHASE and writer in futex.alive else None
 
@@ -199,9 +200,10 @@ def _held_by(readers: int) -> str:
 
 
 def _semaphore(futex: _Futex, sleepers: int | None = None) -> Lock | None:
-    """Check the value, on which threads sleep, and the number of waiters: the halves of a 64-bit word.
+    """Check a 64-bit word: one half is the value, on which threads sleep; the other counts the waiters.
 
-    `sleepers`: the number of waiters, if a C library without symbols leaves no other evidence.
+    In a C library without symbols, the only evidence is that the number of waiters equals `sleepers`, the
+    number of threads seen asleep on the value.  If it is None, a function on the stack is the evidence.
     """
     waiters_at = futex.word + (4 if futex.memory.byteorder == "little" else -4)
     value, waiters = futex.u32(futex.word), futex.u32(waiters_at)
@@ -213,7 +215,7 @@ def _semaphore(futex: _Futex, sleepers: int | None = None) -> Lock | None:
 
 
 def _barrier(futex: _Futex) -> Lock | None:
-    """Check in (0), current_round (4), on which threads sleep, and count (8)."""
+    """Check `in` (0), `current_round` (4) and `count` (8); threads sleep on `current_round`."""
     address = futex.word - 4
     arrived, finished, count = (futex.u32(address + at) for at in (0, 4, 8))
     if arrived is None or finished is None or count is None or not 0 < arrived - finished < count:
@@ -222,10 +224,10 @@ def _barrier(futex: _Futex) -> Lock | None:
 
 
 def _join(futex: _Futex) -> Lock | None:
-    """Check the tid in struct pthread, which the kernel clears when the thread ends.
+    """Check the tid in struct pthread; the kernel clears it when the thread ends.
 
-    The list of robust mutexes that the thread holds follows: the last one (8), the first one (16), and the
-    offset that glibc gives to set_robust_list(2) (24).  If the thread holds none, both point to the list.
+    After the tid comes the thread's list of robust mutexes: the last entry (8), the first entry (16), and the
+    offset that glibc gives to set_robust_list(2) (24).  In an empty list, both entries point to the list.
     """
     word, value = futex.word, futex.value
     last, first, futex_offset = (futex.memory.word(word + at) for at in (8, 16, 24))

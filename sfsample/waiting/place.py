@@ -1,10 +1,9 @@
-"""Makes the frame of a wait: few names, the same for months.
+"""Names the frame of a wait.  A wait has the same name for months, and there are few names.
 
-The frame has the kind of the wait, and what stays the same: the service of a socket, the directory of a file.
-Addresses, descriptors, pids and counts are left out, because a history would get a name for each of them.
-`details` puts them in.
+The name has the kind of the wait and its lasting object: the service of a socket, the directory of a file.
+Addresses, descriptors, pids and counts would make new names in a history: only `details` adds them.
 
-This module also decides which threads are idle: they wait for work, so a recording folds them.
+This module also decides which threads are idle, that is, wait for work.  A recording folds idle threads.
 """
 
 import re
@@ -22,7 +21,7 @@ NO_CPU = WaitPlace("runnable: no CPU", WaitClass.CPU)
 _TEXTS = {WaitKind.CONDITION: "condition variable", WaitKind.THREAD: "join", WaitKind.GIL: "GIL",
           WaitKind.ONCE: "initialisation", WaitKind.DATABASE_LOCK: "PostgreSQL lock",
           WaitKind.VFORK: "vfork child"}  # fmt: skip
-# kinds that do not depend on a descriptor
+# kinds whose name needs no descriptor
 _PLAIN = {*_TEXTS, WaitKind.MUTEX, WaitKind.READ_LOCK, WaitKind.WRITE_LOCK, WaitKind.SEMAPHORE,
           WaitKind.BARRIER, WaitKind.FUTEX, WaitKind.SLEEP, WaitKind.SIGNAL, WaitKind.CHILD,
           WaitKind.STOPPED, WaitKind.OPEN_FIFO}  # fmt: skip
@@ -37,7 +36,7 @@ _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 
 
 def wait_place(thread: WaitingThread, wait: Wait | None, *, details: bool) -> WaitPlace:
-    """Return the frame of a sleeping thread; `wait` is None if the kind of its wait is unknown."""
+    """Return the frame for the wait of a thread; `wait` is None if its kind is unknown."""
     text, category = _text_and_class(thread, wait)
     if details:
         text = _detailed(thread, wait, text)
@@ -48,19 +47,19 @@ def _is_idle(thread: WaitingThread, wait: Wait) -> bool:
     """Return True if the thread waits for work: see docs/waiting.md."""
     if wait.kind is WaitKind.EVENTS:
         return _only_descriptor(thread.call) is None
-    return wait.kind in _IDLE and wait.idle
+    return wait.kind in _IDLE and wait.is_usual
 
 
 def _text_and_class(thread: WaitingThread, wait: Wait | None) -> tuple[str, WaitClass]:
     call = thread.call
     if thread.gil is not None and sleeps_on_gil(thread.gil, call):
-        return "GIL", WaitClass.GIL  # also if it has just got the GIL
+        return "GIL", WaitClass.GIL  # a thread that has just got the GIL counts too
     if wait is not None and thread.facts.wait is not None and wait.kind is thread.facts.wait.kind:
         what, is_lock = _ADDRESS.sub("", thread.facts.wait.what), CLASS_OF[wait.kind] is WaitClass.LOCK
         return what if is_lock else f"{wait.kind}: {what}", CLASS_OF[wait.kind]
     if wait is not None and wait.kind in _PLAIN:
         return _TEXTS.get(wait.kind, str(wait.kind)), CLASS_OF.get(wait.kind, WaitClass.OTHER)
-    if call is None:  # a page fault, as the thread is in no system call
+    if call is None:  # page fault: the thread is in no system call
         is_disk = thread.state == "D"
         return ("disk: page fault", WaitClass.DISK) if is_disk else ("unknown", WaitClass.OTHER)
     return _of_call(call, wait.kind if wait else None)
@@ -70,7 +69,7 @@ def _of_call(call: DecodedSyscall, kind: WaitKind | None) -> tuple[str, WaitClas
     descriptor, name = _only_descriptor(call), call.name or "?"
     if kind is WaitKind.NAME_RESOLUTION:
         return "DNS server", WaitClass.NETWORK
-    if descriptor is None and kind is WaitKind.KERNEL and call.refers_to:  # a path
+    if descriptor is None and kind is WaitKind.KERNEL and call.refers_to:  # path of a file
         return f"disk: {name}", WaitClass.DISK
     if descriptor is None:
         return name, WaitClass.EVENT if kind is WaitKind.EVENTS else WaitClass.OTHER
@@ -81,7 +80,7 @@ def _of_call(call: DecodedSyscall, kind: WaitKind | None) -> tuple[str, WaitClas
 
 
 def _only_descriptor(call: DecodedSyscall | None) -> Descriptor | None:
-    """Return the descriptor that a thread waits for; None: it waits for several, or for those of an epoll."""
+    """Return the only descriptor that a thread waits for; None: none, several, or an epoll."""
     if call is None or not call.descriptors:
         return None
     first, *others = call.descriptors
@@ -90,7 +89,7 @@ def _only_descriptor(call: DecodedSyscall | None) -> Descriptor | None:
 
 
 def object_of(descriptor: Descriptor) -> tuple[str, WaitClass]:
-    """Return a lasting name for what a descriptor refers to, and the class of a wait for it."""
+    """Return a lasting name for the object of a descriptor, and the class of a wait for this object."""
     kind, text = descriptor.kind, descriptor.text
     if kind == "socket":
         return _socket(text), WaitClass.NETWORK
@@ -111,9 +110,9 @@ def goroutine_place(state: str, descriptor: Descriptor | None) -> WaitPlace:
 
 
 def _socket(text: str) -> str:
-    """Return "postgresql:5432", "client of http:80" or "unix /run/x.sock" for the text of a socket.
+    """Return the name of a socket: "postgresql:5432", "client of http:80" or "unix /run/x.sock".
 
-    The lower port of a connection is the server's: ephemeral ports are high.
+    The lower port of a connection belongs to the server: clients have high, ephemeral ports.
     """
     protocol, *words = text.split()
     if protocol == "unix":
@@ -123,7 +122,7 @@ def _socket(text: str) -> str:
              for word in words if ":" in word]  # fmt: skip
     if not ports:
         return "socket"
-    if len(ports) > 1 and min(ports) >= _EPHEMERAL:  # either one may be the server's
+    if len(ports) > 1 and min(ports) >= _EPHEMERAL:  # either port may belong to the server
         return protocol[:3]
     if len(ports) > 1 and ports[0] < ports[1]:
         return f"client of {_service(ports[0], protocol[:3])}"

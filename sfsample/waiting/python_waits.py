@@ -1,9 +1,9 @@
-"""Finds the thread that has to act before a Python thread can go on, from the facts of all threads.
+"""Finds the thread that has to act before a waiting Python thread can go on.
 
-An RLock states its owner, and a Thread its id.  A Lock states no owner: the only thread inside a `with` of it
-holds it.  A future gets its result from the thread that runs its call.  A queued call waits for the workers
-of its executor, and a worker may wait for another result of this executor.  sfsample combines the facts of
-two threads only if both slept at one instant, because the program soon reuses addresses.
+An RLock notes the id of its owner, and a Thread its own id.  A Lock notes no owner: a thread holds the
+Lock if it is the only thread inside a `with` statement of the Lock.  A future gets its result from the thread
+that runs its call.  A queued call waits until a worker of its executor is free.  sfsample combines the facts
+of two threads only if both slept at one instant, because the program soon reuses addresses.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,14 @@ from sfsample.core.wait_kind import WaitKind
 from sfsample.runtimes.cpython.waits import NO_THREAD, PythonWait
 from sfsample.waiting.thread import WaitingThread, slept_together
 
-_MAX_USERS_NAMED = 3  # users of a Lock
-_LOST = "held by no thread of this process, so none can release it"
+_MAX_USERS_NAMED = 3  # threads that a note names as users of a Lock
+_LOST = "held by no thread of this process, so no thread can release it"
 
 
 def thread_to_act(
     thread: WaitingThread, wait: PythonWait, threads: Sequence[WaitingThread], tids: Mapping[int, int]
 ) -> tuple[int | None, str]:
-    """Return the thread that has to act (None: unknown), and a note; `tids`: target's tid -> sfsample's."""
+    """Return the tid of the thread that has to act (None: unknown), and a note; `tids`: see `WaitContext`."""
     is_shared = wait.what.startswith("multiprocessing")
     if wait.kind is WaitKind.LOCK:
         holders = [other for other in threads if wait.address in other.facts.entered]
@@ -30,7 +30,7 @@ def thread_to_act(
             alone = f"; another process {'took' if wait.owner == NO_THREAD else 'may hold'} it"
         users = [other for other in threads if other != thread and wait.address in (other.facts.uses or ())]
         if users and _all_slept(thread, *users):
-            users.sort(key=lambda user: user.facts.wait is None)  # those that wait too come first
+            users.sort(key=lambda user: user.facts.wait is None)  # users that wait come first
             names = ", ".join(f"{user.tid} ({user.name})" for user in users[:_MAX_USERS_NAMED])
             more = ", ..." * (len(users) > _MAX_USERS_NAMED)
             alone = f"; used by thread{'s' * (len(users) > 1)} {names}{more}"
@@ -38,7 +38,7 @@ def thread_to_act(
     if wait.kind is WaitKind.FUTURE:
         runners = [other for other in threads if wait.address in other.facts.runs]
         return _one_of(thread, runners, "", "") if runners else _next_worker(thread, wait, threads)
-    # the list of Python's threads was certainly read whole if no thread ran
+    # if no thread ran, the list of Python's threads was read completely
     is_certain = wait.owner == NO_THREAD and _all_slept(*threads)
     return tids.get(wait.owner), ("another process holds it" if is_shared else _LOST) * is_certain
 
@@ -53,10 +53,10 @@ def _one_of(
 def _next_worker(
     thread: WaitingThread, wait: PythonWait, threads: Sequence[WaitingThread]
 ) -> tuple[int | None, str]:
-    """Return the id of a worker that has to end its call before a queued call begins, and a note.
+    """Return the tid of a worker that has to end its call before a queued call begins, and a note.
 
-    It is the only worker, or one of a circle of workers.  All workers must be known, because any other worker
-    may begin the call soon.
+    This is the only worker, or one of several that all wait for queued calls.  If a worker is unknown, the
+    answer is None, because that worker may begin the call soon.
     """
     pools = (other.facts.pool for other in threads)
     pool = next((pool for pool in pools if pool and wait.address in pool.pending), None)
@@ -67,7 +67,7 @@ def _next_worker(
     if len(workers) > 1 and not all(wait and wait.address in pool.pending for wait in waits):
         return None, "it is queued"
     tids = [worker.tid for worker in workers]
-    after = tids.index(thread.tid) + 1 if thread.tid in tids else 0  # index of the next worker of the circle
+    after = tids.index(thread.tid) + 1 if thread.tid in tids else 0  # index of the worker after `thread`
     return tids[after % len(tids)], "it is queued"
 
 

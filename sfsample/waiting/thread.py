@@ -1,4 +1,4 @@
-"""Defines a waiting thread and its process: the evidence of a wait, read by a dump or by a recording."""
+"""Defines the evidence of a wait: a thread and its process, as a dump or a recording has read them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts
 from sfsample.symbolize.named_frame import NamedFrame
 
-# file names of modules begin like this
+# beginnings of the file names of the C library's modules
 C_LIBRARIES = ("libc.so", "libc-2.", "libpthread", "ld-linux", "ld-musl", "libresolv", "librt", "[vdso]")
 
 
@@ -29,11 +29,11 @@ class WaitingThread(NamedTuple):
     functions: tuple[str, ...] = ()  # bare names of the C library's functions on its stack, innermost first
     in_c_library: bool = False  # its innermost frame is in the C library
     idle_s: float | None = None  # seconds since it last ran
-    asleep: tuple[float, float] | None = None  # time in which it certainly slept (monotonic); None: unknown
+    asleep: tuple[float, float] | None = None  # begin and end of a sleep, s (monotonic clock); None: unknown
 
 
 class WaitContext(NamedTuple):
-    """The process around a thread, as far as the finding of its wait needs it."""
+    """Facts about a process that are needed to find the wait of one of its threads."""
 
     pid: int
     cmdline: Sequence[str]
@@ -49,13 +49,12 @@ class WaitContext(NamedTuple):
 
 
 def slept_together(spans: Sequence[tuple[float, float] | None]) -> bool:
-    """Return True if all threads slept at one instant, by their `asleep`.
+    """Return True if all threads slept at one instant; `spans` has the `asleep` of each thread.
 
-    A dump looks at one after the other.  Two threads that take turns, each seen while it waits for the other,
-    are no deadlock.
+    A dump looks at one thread after the other.  Two threads that take turns may look like a deadlock.
     """
-    known = [span for span in spans if span is not None]
-    return bool(known) and len(known) == len(spans) and max(known)[0] <= min(end for _, end in known)
+    sleeps = [span for span in spans if span is not None]
+    return bool(sleeps) and len(sleeps) == len(spans) and max(sleeps)[0] <= min(end for _, end in sleeps)
 
 
 def gil_state(gil: Gil | None, ns_tid: int, call: DecodedSyscall | None) -> str | None:
@@ -74,9 +73,9 @@ def sleeps_on_gil(gil: Gil, call: DecodedSyscall | None) -> bool:
 
 
 def library_functions(frames: Sequence[tuple[NamedFrame, ...]], paths: Sequence[str]) -> Iterator[str]:
-    """Yield the bare names of the C library's functions on a stack; of a static program, all.
+    """Yield the bare names of the C library's functions on a stack.  If the program is static, yield all.
 
-    `frames` has the functions of each frame, `paths` its module (""), the innermost first.
+    `frames`: the functions of each frame, innermost first.  `paths`: the path of its module; "": no module.
     """
     static = not any(is_file(path, C_LIBRARIES) for path in paths)
     for names, path in zip(frames, paths, strict=True):

@@ -1,9 +1,9 @@
-"""Finds what one thread waits for: a lock, a time, a child process, I/O at a descriptor, a stop, the kernel.
+"""Finds the wait of a thread: for a lock, a time, a child process, I/O, the end of a stop, or the kernel.
 
-Each answer follows from the kernel's report or from the structure that the thread sleeps on.  An unknown
-other side of a wait is not named.  The other side of a pipe or socket is named if the thread waits for one
-descriptor, and sfsample may read the processes that have the other end.  A thread gets the most specific
-answer; `wording` makes a sentence of it.
+The evidence is the kernel's report, or the structure in memory that the thread sleeps on.  If the thread or
+process that has to act is unknown, the wait does not name it.  Processes at the other end of a pipe or socket
+are known if the thread waits for one descriptor, and if sfsample may read these processes.  The most specific
+answer counts; `wording` makes a sentence of it.
 """
 
 import os
@@ -25,10 +25,10 @@ from sfsample.waiting.glibc_locks import lock_of
 from sfsample.waiting.python_waits import thread_to_act
 from sfsample.waiting.thread import WaitContext, WaitingThread, gil_state, sleeps_on_gil
 
-_ENDLESS_S = 365 * 86400.0  # seconds; a longer time-out counts as none
+_ENDLESS_S = 365 * 86400.0  # seconds; a longer time-out counts as no time-out
 _SLEEP_CALLS = ("nanosleep", "clock_nanosleep")
 # Kernel functions in which threads of a frozen cgroup sleep.  The compiler inlines do_freezer_trap into
-# get_signal.  Other threads that sleep in get_signal are in state T or t.
+# get_signal.  A thread that sleeps in get_signal for another reason has state T or t.
 _FREEZER_FUNCTIONS = ("__refrigerator", "do_freezer_trap", "get_signal")
 _LOCK_TEXTS = {WaitKind.MUTEX: "mutex {}", WaitKind.READ_LOCK: "the read lock of rwlock {}",
                WaitKind.WRITE_LOCK: "the write lock of rwlock {}",
@@ -48,14 +48,14 @@ _RESOLVER_FUNCTIONS = ("res_nsend", "res_context_send", "res_nquery", "res_query
 
 
 class Wait(NamedTuple):
-    """The wait of a thread: until thread `tid` of its process acts, or one of the processes `pids`."""
+    """The wait of a thread.  It ends when thread `tid` of its process or one of the processes `pids` acts."""
 
     kind: WaitKind
     what: str  # object of the sentence: "mutex 0x1"
     tid: int | None = None
     pids: tuple[int, ...] = ()
     note: str = ""
-    idle: bool = False  # True: this wait alone is no fault; `place` says which threads are idle
+    is_usual: bool = False  # True: threads of healthy programs wait like this
     verb: str = "waits for"
     lasting: str = "has waited {time} for"  # verb with the length of the wait
     timed: bool = False  # the wait ends after a time-out
@@ -107,16 +107,16 @@ def _by_call(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) 
     if name in FILE_LOCK_CALLS:
         return _file_lock(call, context)
     if name in _SLEEP_CALLS:
-        return Wait(WaitKind.SLEEP, _time_left(thread, call), idle=True, verb="sleeps")
+        return Wait(WaitKind.SLEEP, _time_left(thread, call), is_usual=True, verb="sleeps")
     if name in WAIT_CALLS:
         return _child(call, dict(context.children))
     if name in FORK_CALLS and thread.state == "D":
         return _vfork(dict(context.children))
     if name in _OPEN_CALLS and thread.wchan in _FIFO_FUNCTIONS and call.refers_to:
         return _fifo(call)
-    if name in SIGNAL_CALLS:  # a shell waits for its children so
+    if name in SIGNAL_CALLS:  # a shell waits for its children in this way
         which = f", such as the end of a child: {_children(dict(context.children))}" * bool(context.children)
-        return Wait(WaitKind.SIGNAL, f"a signal{which}", pids=tuple(dict(context.children)), idle=True)
+        return Wait(WaitKind.SIGNAL, f"a signal{which}", pids=tuple(dict(context.children)), is_usual=True)
     if name in _EVENT_CALLS:
         return _name_resolution(thread, call) or _events(call, context)
     if name in (*_READ_CALLS, *_WRITE_CALLS, *_ACCEPT_CALLS, "connect"):
@@ -128,31 +128,31 @@ def _futex(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) ->
     gil = thread.gil
     if gil is not None and sleeps_on_gil(gil, call):
         if gil_state(gil, thread.ns_tid, call) == "holds":
-            return None  # it has just got the GIL
-        return Wait(WaitKind.GIL, "the GIL", context.tids.get(gil.holder), idle=not gil.holder,
+            return None  # the thread has just got the GIL
+        return Wait(WaitKind.GIL, "the GIL", context.tids.get(gil.holder), is_usual=not gil.holder,
                     address=gil.begin)  # fmt: skip
     python = thread.facts.wait
     if python is not None:
         tid, note = thread_to_act(thread, python, context.threads, context.tids)
         what = "the end of" if python.kind is WaitKind.THREAD and tid is not None else python.what
-        return Wait(python.kind, what, tid, note=note, idle=python.idle, address=python.address)
+        return Wait(python.kind, what, tid, note=note, is_usual=python.is_usual, address=python.address)
     lock = lock_of(thread, context.tids, context.sleepers)
     if lock is None:
-        return Wait(WaitKind.FUTEX, f"futex {call.refers_to[0]}", idle=True)
+        return Wait(WaitKind.FUTEX, f"futex {call.refers_to[0]}", is_usual=True)
     owner = context.tids.get(lock.owner) if lock.owner is not None else None
     if lock.kind is WaitKind.THREAD:
         return Wait(WaitKind.THREAD, "the end of", owner, address=lock.address)
     variable = context.variable_at(lock.address)
     place = f"{variable} ({lock.address:#x})" if variable else f"{lock.address:#x}"
     what = _LOCK_TEXTS[lock.kind].format(place)
-    is_idle = lock.kind in (WaitKind.CONDITION, WaitKind.SEMAPHORE)
+    is_usual = lock.kind in (WaitKind.CONDITION, WaitKind.SEMAPHORE)
     is_unknown = lock.owner is not None and owner is None
     note = f"held by thread {lock.owner}, {lock.note}" if is_unknown else lock.note
-    return Wait(lock.kind, what, owner, note=note, idle=is_idle, address=lock.address)
+    return Wait(lock.kind, what, owner, note=note, is_usual=is_usual, address=lock.address)
 
 
 def _fifo(call: DecodedSyscall) -> Wait:
-    """Return the wait of open(2) until another thread opens the other end of a FIFO (fifo(7))."""
+    """Return the wait of open(2) until a process opens the other end of the FIFO (fifo(7))."""
     at = {"open": 1, "openat": 2}.get(call.name or "")  # index of the flags; openat2 has them in memory
     access = os.O_RDWR if at is None else call.syscall.args[at] & os.O_ACCMODE
     end = {os.O_RDONLY: "a writer", os.O_WRONLY: "a reader"}.get(access, "the other end")
@@ -160,7 +160,7 @@ def _fifo(call: DecodedSyscall) -> Wait:
 
 
 def _file_lock(call: DecodedSyscall, context: WaitContext) -> Wait | None:
-    """Return the wait for a file lock, found in /proc/locks by the inode of the file."""
+    """Return the wait for a file lock; the inode of the file leads to its entry in /proc/locks."""
     inodes = {descriptor.inode for descriptor in call.descriptors}
     lock = next((lock for lock in context.locks if lock.inode in inodes), None)
     if lock is None:
@@ -170,7 +170,7 @@ def _file_lock(call: DecodedSyscall, context: WaitContext) -> Wait | None:
 
 
 def _time_left(thread: WaitingThread, call: DecodedSyscall) -> str:
-    """Return the time left of a sleep, by its end, or by its duration and the last run of the thread."""
+    """Return as text how long a sleep lasts.  Without `left_s`, the sleep began when the thread last ran."""
     asked, left = call.timeout_s, call.left_s
     if left is None and asked is not None and thread.idle_s is not None:
         left = max(0.0, asked - thread.idle_s)
@@ -200,7 +200,7 @@ def _children(children: Mapping[int, str]) -> str:
 
 
 def _uninterruptible(thread: WaitingThread) -> Wait | None:
-    """Return an uninterruptible wait by its kernel function."""
+    """Return an uninterruptible wait, described by its kernel function; None: the thread has none."""
     if thread.state != "D":
         return None
     call, function = thread.call, thread.wchan or "?"
@@ -220,16 +220,16 @@ def _transfer(thread: WaitingThread, call: DecodedSyscall, context: WaitContext)
         what = f"an answer to connect: {descriptor.text}"
         return Wait(WaitKind.CONNECT, what, pids=_peers(descriptor, context, "rw"))
     if name in _ACCEPT_CALLS:
-        return Wait(WaitKind.ACCEPT, f"a connection on {descriptor.text}", idle=True)
+        return Wait(WaitKind.ACCEPT, f"a connection on {descriptor.text}", is_usual=True)
     if descriptor.kind == "pipe":
-        # splice(2) reads from a pipe or writes to it; the open end of the pipe tells which.
+        # splice(2) reads from a pipe or writes to it; the mode of the descriptor tells which.
         is_full = name in _WRITE_CALLS and descriptor.mode != "r"
         pipe = f"pipe {descriptor.inode}, which is {'full' if is_full else 'empty'} (fd {descriptor.fd})"
-        empty = Wait(WaitKind.EMPTY_PIPE, f"data in {pipe}", idle=True)
+        empty = Wait(WaitKind.EMPTY_PIPE, f"data in {pipe}", is_usual=True)
         wait = Wait(WaitKind.FULL_PIPE, f"room in {pipe}") if is_full else empty
         return _with_peers(wait, descriptor, context)
     if name in _READ_CALLS:
-        data = Wait(WaitKind.READ, f"data from {_text(descriptor)}", idle=descriptor.kind != "file")
+        data = Wait(WaitKind.READ, f"data from {_text(descriptor)}", is_usual=descriptor.kind != "file")
         return _name_resolution(thread, call) or _with_peers(data, descriptor, context)
     return _with_peers(Wait(WaitKind.WRITE, f"room to write to {_text(descriptor)}"), descriptor, context)
 
@@ -239,7 +239,7 @@ def _text(descriptor: Descriptor) -> str:
 
 
 def _with_peers(wait: Wait, descriptor: Descriptor, context: WaitContext) -> Wait:
-    """Return a wait with the processes that have the other end of its pipe or socket."""
+    """Return `wait` with the pids of the processes at the other end of its pipe or socket."""
     mode = "rw" if descriptor.kind == "socket" else "w" if "r" in descriptor.mode else "r"
     pids = _peers(descriptor, context, mode) or _peers(descriptor, context, mode, own=True)
     listens = any(p.near.listens for p in context.peers if p.near.inode == descriptor.inode)
@@ -248,7 +248,7 @@ def _with_peers(wait: Wait, descriptor: Descriptor, context: WaitContext) -> Wai
 
 
 def _peers(descriptor: Descriptor, context: WaitContext, mode: str, *, own: bool = False) -> tuple[int, ...]:
-    """Return the pids of other processes (`own`: of this one) that have the other end open in `mode`."""
+    """Return the pids of other processes that have the other end open in `mode`; `own`: of this process."""
     peers = (p for p in context.peers if p.near.inode == descriptor.inode and mode in p.mode)
     return tuple(dict.fromkeys(peer.pid for peer in peers if (peer.pid == context.pid) is own))
 
@@ -258,13 +258,14 @@ def _events(call: DecodedSyscall, context: WaitContext) -> Wait:
     limit = f", at most {timeout:g} s" if timeout is not None and timeout < _ENDLESS_S else ""
     if len(call.descriptors) == 1 and call.descriptors[0].kind != "epoll":
         descriptor = call.descriptors[0]
-        wait = Wait(WaitKind.EVENTS, f"events on {_text(descriptor)}{limit}", idle=True)
+        wait = Wait(WaitKind.EVENTS, f"events on {_text(descriptor)}{limit}", is_usual=True)
         return _with_peers(wait, descriptor, context)
     is_epoll = (call.name or "").startswith("epoll") and call.descriptors
     count = len(call.descriptors[0].watches if is_epoll else call.descriptors)
     if not count:
-        return Wait(WaitKind.SLEEP, limit.removeprefix(", ") or "without a limit", idle=True, verb="sleeps")
-    return Wait(WaitKind.EVENTS, f"events on {count} fd{'s' * (count != 1)}{limit}", idle=True)
+        length = limit.removeprefix(", ") or "without a limit"
+        return Wait(WaitKind.SLEEP, length, is_usual=True, verb="sleeps")
+    return Wait(WaitKind.EVENTS, f"events on {count} fd{'s' * (count != 1)}{limit}", is_usual=True)
 
 
 def _name_resolution(thread: WaitingThread, call: DecodedSyscall) -> Wait | None:

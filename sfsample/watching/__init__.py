@@ -1,1 +1,1 @@
-"""The daemon behind `sfsample watch`: it records slices for months, and keeps, sends and serves them."""
+"""The daemon of `sfsample watch`: records slices for months, keeps them, sends them, serves them."""

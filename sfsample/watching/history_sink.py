@@ -1,4 +1,4 @@
-"""Keeps the slices of `watch` in a history; a child merges old ones: seconds without a sample."""
+"""Keeps the slices of `watch` in a history.  A child merges old slices, as this takes seconds."""
 
 import subprocess
 import time
@@ -29,7 +29,7 @@ class HistorySink(Sink):
         self._services: list[str] = []  # services of the last slice
         self._ends_s: dict[str, float] = {}  # end of the last slice or gap that is kept, by service
         self._lost: set[str] = set()  # services whose last slice could not be written
-        self._said: set[str] = set()  # messages that were printed
+        self._said: set[str] = set()  # messages that were already printed
         self._history: History | None = None
         self._tidy: subprocess.Popen[bytes] | None = None
         self._tidy_due_s = time.monotonic()
@@ -40,10 +40,10 @@ class HistorySink(Sink):
         self._open()
 
     def add(self, whole: Slice, parts: Sequence[Slice]) -> str:  # noqa: ARG002 - a sink's
-        """Keep the part of each service; return their place, for a message.
+        """Keep the part of each service; return a text about the services, for a message.
 
-        If a part cannot be kept (another watcher keeps its service), `say` prints the reason once.  Raises
-        SfsampleError if no part is kept.
+        If a part cannot be kept (another watch keeps its service, for example), the reason is printed once.
+        Raises SfsampleError if no part is kept.
         """
         self._services = [part.service for part in parts]
         history, kept, failures = self._open(), dict[str, None](), list[SfsampleError]()
@@ -64,7 +64,7 @@ class HistorySink(Sink):
         return f"history of {listed([*kept], _MAX_SHOWN)}"
 
     def _add(self, history: History, part: Slice) -> None:
-        """Keep a slice; if sfsample failed or did not run before it, keep a gap, too."""
+        """Keep a slice, and a gap before it if sfsample failed or did not run then."""
         service, now_s = part.service, part.begin_s
         is_new, was_lost = service not in self._ends_s, service in self._lost
         end_s = history.last_end_s(service, now_s) if is_new else self._ends_s[service]
@@ -84,18 +84,18 @@ class HistorySink(Sink):
     def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:
         """Keep a gap of each service of the last slice; before the first slice, a gap of the target."""
         for service in dict.fromkeys(self._services) or (target,):
-            if service not in self._lost:  # else `_add` keeps a longer gap with the next slice
+            if service not in self._lost:  # `_add` keeps a longer gap for a lost service
                 self._open().add_gap(service, begin_s, end_s, why)
                 self._ends_s[service] = end_s
 
     def pin(self, last_s: float) -> int:
-        """Pin the slices of the last `last_s` seconds that belong to this watch's services of that time."""
+        """Pin the slices of the last `last_s` seconds of all services that this watch kept in that time."""
         now_s = time.time()
         self._ends_s = {name: at_s for name, at_s in self._ends_s.items() if at_s > now_s - last_s}
         return self._open().pin(self._ends_s, now_s - last_s, now_s)
 
     def metrics(self) -> Metrics:
-        """Return the size of the history, and the begin of its oldest day."""
+        """Return the size of the history in bytes, and the begin of its oldest day."""
         with suppress(OSError):
             if names := file_names(self._directory):
                 return {"sfsample_history_bytes": {"": size_of(self._directory)},
@@ -103,7 +103,7 @@ class HistorySink(Sink):
         return {}
 
     def close(self) -> None:
-        """Close the history, so that other processes may write it; the child that tidies it goes on."""
+        """Close the history, so that other processes may write to it.  The child that tidies goes on."""
         if self._history is not None:
             self._history.close()
 
@@ -113,7 +113,7 @@ class HistorySink(Sink):
         return self._history
 
     def _tidy_now_and_then(self) -> None:
-        """Start `sfsample history prune`, unless the last one still runs."""
+        """Start `sfsample history prune` every hour, unless the last child still runs."""
         if time.monotonic() < self._tidy_due_s or (self._tidy is not None and self._tidy.poll() is None):
             return
         words = prune_words(self._directory, self._retention)

@@ -1,9 +1,9 @@
-"""The loop of a watch: records slices, and hands each to its sinks, for months.
+"""Runs the loop of a watch: records slices for months, and hands each slice to the sinks.
 
 Time is divided into slots; slot k begins at start + k * every.  The loop looks for the target at the begin of
-each slot, and every two seconds while the target is missing, so a target that is started again is recorded.
-After the first slot no failure ends the watch, and a full disk never ends it.  At SIGTERM the loop keeps the
-unfinished slice, and the exit code is 0.
+each slot, and every two seconds while the target is missing, so a restarted target is recorded.  After the
+first slot no failure ends the watch, and a full disk never ends it.  At SIGTERM the loop keeps the unfinished
+slice, and the exit code is 0.
 """
 
 import gc
@@ -27,9 +27,9 @@ from sfsample.watching.slice_recorder import SliceRecorder
 from sfsample.watching.triggers import Response, Triggers
 
 _MAX_SLEEP_S = 0.2  # time between two checks for a request to stop
-_LOOK_S = 2.0  # time between two look-ups of a target that is missing or has ended
-_ALIVE_S = 30.0  # time between two messages to systemd; WatchdogSec= of the unit is longer (cli/service.py)
-_MIN_SLICE_S = 1.0  # length of the shortest slice, before or after a requested profile
+_LOOK_S = 2.0  # time between two searches for a target that is missing or has ended
+_ALIVE_S = 30.0  # time between two messages to systemd; less than WatchdogSec= of the unit (cli/service.py)
+_MIN_SLICE_S = 1.0  # least length of a slice that a requested profile cuts short, or that follows it
 _MAX_LABEL = 100  # characters
 _MAX_SHOWN_PIDS = 5  # pids in a message
 
@@ -38,7 +38,7 @@ class Watch:
     """Finds the target, records its slices, and answers triggers and requests."""
 
     def __init__(self, options: WatchOptions, program: Program, *, is_anew: bool = False) -> None:
-        """Prepare.  `is_anew`: sfsample has executed itself again, so processes of -p may have ended."""
+        """Prepare a watch.  `is_anew`: sfsample has executed itself again; processes of -p may have ended."""
         self._options, self._program, self._say = options, program, program.say
         self._alive_due_s = 0.0  # time of the next message to systemd
         self.why_anew = ""
@@ -60,7 +60,7 @@ class Watch:
         self._recorder = SliceRecorder(options, program, self.door, target, sinks)
 
     def run(self) -> None:
-        """Record slices until a stop is requested, or until the processes given by their ids have ended."""
+        """Record slices until a stop is requested, or until all processes of -p have ended."""
         self._recorder.prepare()
         if self._program.history is not None and not self._options.quiet:
             self._say(f"the history is in {self._program.history}")
@@ -69,7 +69,7 @@ class Watch:
             self._fill(min(self._options.slice_s, left_s))
             if any_stuck():
                 self.why_anew = "restarts, to release threads that a stuck system call holds"
-            gc.collect()  # reference cycles of a slice would hold its tables for some more slices
+            gc.collect()  # else reference cycles would keep the tables of this slice for more slices
             if self._options.target.pid and not _alive(self._start_times):
                 if not self._options.quiet:
                     self._say(_ended(self._start_times))
@@ -77,11 +77,11 @@ class Watch:
         self._recorder.close()
 
     def reload(self) -> None:
-        """End the watch, so that the configuration is read again."""
+        """End the watch, so that sfsample reads the configuration again."""
         self.why_anew = "the configuration is read again"
 
     def _say_alive(self) -> None:
-        """Tell systemd's watchdog that sfsample goes on, if 30 s have passed; call this often."""
+        """Every 30 s, tell systemd's watchdog that sfsample goes on; call this method often."""
         if time.monotonic() >= self._alive_due_s:
             self._alive_due_s = time.monotonic() + _ALIVE_S
             notify("WATCHDOG=1")
@@ -91,7 +91,7 @@ class Watch:
         return self._program.should_stop() or bool(self.why_anew)
 
     def _fill(self, slice_s: float) -> None:
-        """Record the slice of a slot; after a requested profile, or when the target is back, a second one."""
+        """Record the slice of a slot, and another one after a requested profile, or if the target is back."""
         end_s = time.monotonic() + slice_s
         self.slot(slice_s)
         while not self._should_stop():
@@ -104,15 +104,16 @@ class Watch:
             self.slot(rest_s)
 
     def slot(self, slice_s: float, options: RecordOptions | None = None) -> float | None:
-        """Record and keep one slice; return its ticks per second, or None if the slice is not kept.
+        """Record and keep one slice; return its ticks per second; None: the slice is not kept.
 
-        A slice with its own `options` is not cut short.  Raises a failure that ends the watch.
+        Requests and triggers cut a slice short, unless it has its own `options`.  Raises a failure that ends
+        the watch.
         """
         uncut_until_s, now_s, ticks = time.monotonic() + _MIN_SLICE_S, time.time(), 0
 
         def should_stop() -> bool:
             nonlocal ticks
-            if ticks != self._recorder.stats.ticks:  # if a tick never ends, systemd must notice
+            if ticks != self._recorder.stats.ticks:  # else a tick hangs, and systemd must notice
                 self._say_alive()
             ticks = self._recorder.stats.ticks
             is_cut = options is None and (self.door.is_due() or self.triggers.is_due())
@@ -133,7 +134,7 @@ class Watch:
         return hz
 
     def _lose_target(self, failure: NoSuchProcess, now_s: float) -> None:
-        """Say that the target is missing; raise the failure if the watch cannot go on without it."""
+        """Report that the target is missing; raise the failure if the watch must end."""
         self._is_absent = True
         self._set_pids([])
         self.door.failed(failure)
@@ -144,7 +145,7 @@ class Watch:
             raise failure
 
     def _serve(self) -> bool:
-        """Answer a trigger, or a client that waits for a profile; return False if nothing waits."""
+        """Answer a trigger, or a client that waits for a profile; return False if neither waits."""
         if fired := self.triggers.take():
             self._response.answer(fired, self._find, self.slot)
             self.door.count("triggers_total", f'{{condition="{fired.name}"}}')
@@ -173,10 +174,10 @@ class Watch:
 
 
 def slots(every_s: float, should_stop: Callable[[], bool], between: Callable[[], bool]) -> Iterator[float]:
-    """Wait for one slot after another; at its begin, yield the seconds until the next slot.
+    """Wait for one slot after another; at the begin of a slot, yield the seconds until the next slot.
 
-    While it waits, it calls `between`, which returns True if it did something.  If a slot begins late, by
-    less than half a slot, it is shortened; if it would begin later, it is left out.
+    The wait calls `between`, which returns True if it did something.  A slot that begins late by less than
+    half a slot is shortened.  A slot that would begin later is left out.
     """
     start, slot = time.monotonic(), 0
     while wait_until(start + slot * every_s, should_stop, between):
@@ -196,7 +197,7 @@ def wait_until(at_s: float, should_stop: Callable[[], bool], between: Callable[[
 
 
 def _choose_sinks(options: WatchOptions, program: Program, label: str) -> list[Sink]:
-    """Return the sinks.  HistorySink is before PushSink: a slice is kept first, then sent."""
+    """Return the sinks.  HistorySink comes before PushSink: a slice is kept first, then sent."""
     sinks: list[Sink] = []
     if (directory := options.files.output_dir) is not None:
         sinks.append(FileSink(directory, options.files, options.keep, label, program.say))
@@ -214,7 +215,7 @@ def _ended(pids: Iterable[int]) -> str:
 
 
 def _alive(start_times: dict[int, int]) -> list[int]:
-    """Return the pids whose start time is the same as before; one that cannot be read counts as the same."""
+    """Return the pids whose start time is unchanged, or cannot be read."""
     return [pid for pid, expected in start_times.items() if _start_time(pid, expected) == expected]
 
 
@@ -228,6 +229,6 @@ def _start_time(pid: int, unless_known: int | None = None) -> int | None:
 
 
 def _label(service: str, pids: Iterable[int]) -> str:
-    """Return the first part of the file names: the target, in characters that are safe in a path."""
+    """Return the first part of file names: the target, in characters that are safe in a path."""
     name = service or "-".join(map(str, dict.fromkeys(pids)))
     return re.sub(r"[^A-Za-z0-9._+-]", "_", name).lstrip(".")[:_MAX_LABEL] or "target"

@@ -1,4 +1,4 @@
-"""Defines the options of a watch; secrets (a token, credentials) are in files: `read_secret`."""
+"""Defines the options of a watch, and reads secrets (a token, credentials) from files."""
 
 import os
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Listen:
 
 
 def is_loopback(address: str) -> bool:
-    """Return True if only this machine can reach an address.  Raises ValueError if the text is no address."""
+    """Return True if only this machine can reach an address.  Raises ValueError if it is no address."""
     from ipaddress import ip_address  # most commands listen nowhere
 
     return ip_address(address).is_loopback
@@ -43,7 +43,7 @@ def is_loopback(address: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Push:
-    """The backends that slices are sent to, and the file with additional headers."""
+    """The backends that get the slices, and the file with additional headers."""
 
     backends: "tuple[Backend, ...]" = ()
     auth_file: str | None = None
@@ -55,7 +55,7 @@ class Push:
 
 @dataclass(frozen=True, kw_only=True)
 class Keep:
-    """Limits; older slices are deleted.  None: no limit for files, RETENTION for the history."""
+    """Limits, beyond which slices are deleted.  None: no limit for files, `RETENTION` for the history."""
 
     keep: int | None = None  # number of files
     keep_for: float | None = None  # seconds
@@ -88,7 +88,7 @@ class WatchOptions:
     files: Files = Files()
     keep: Keep = Keep()
     triggers: "tuple[Condition, ...]" = ()
-    cooldown: float = 600.0  # seconds from a trigger to the next one
+    cooldown: float = 600.0  # least seconds from a trigger to the next trigger
     listen: Listen = Listen()
     push: Push = Push()
     quiet: bool = False
@@ -97,7 +97,7 @@ class WatchOptions:
     def __post_init__(self) -> None:
         if self.every < 1:
             raise UsageError("--every is shorter than a second",
-                             "the name of a slice is the second in which it begins")  # fmt: skip
+                             "the name of a slice has the second in which it begins")  # fmt: skip
         if self.every < self.slice_s:
             raise UsageError("--every is shorter than --for", "slices must not overlap")
 

@@ -1,8 +1,8 @@
-"""Starts sfsample's own children, and gives the command line that starts this very sfsample again.
+"""Starts the child processes of sfsample, and makes the command line that starts the same sfsample again.
 
-`watch` may run as root in a directory that other users may write to.  So no search path decides what a child
-runs: absolute paths name the interpreter and the package of this process.  With -I, Python ignores the
-current directory, the variables PYTHON* and the user's own modules.  Then `sfsample.__main__` appends the
+`watch` may run as root in a directory that other users may write to.  So no search path chooses the program
+of a child: absolute paths name the interpreter and the package of this process.  With -I, Python ignores the
+current directory, the variables PYTHON* and the user's own modules.  `sfsample.__main__` then appends the
 directory of the package to the search path: `pip install --user` and `--target` put the dependencies there.
 
 Source: Python's documentation, "Command line and environment", -I; "The initialization of sys.path".
@@ -19,7 +19,7 @@ from sfsample.recording.options import RecordOptions
 from sfsample.watching.options import Push
 from sfsample.watching.program import Trouble
 
-# both paths are made absolute at the start, because a watch may lose its current directory
+# absolute paths, made at the start, because the current directory may be removed later
 _PYTHON = os.path.abspath(sys.executable or os.readlink("/proc/self/exe"))
 _NICE = 19
 _MAIN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__main__.py")
@@ -30,7 +30,7 @@ def own_program(*words: str) -> list[str]:
     return [_PYTHON, "-I", _MAIN, *words]
 
 
-# Invariant: `parse` reads these words back as the same options (tests/watching/test_own_program.py)
+# Invariant: `parse` turns these words into the same options (tests/watching/test_own_program.py)
 
 
 def prune_words(history: str, retention: Retention) -> list[str]:
@@ -47,7 +47,7 @@ def push_words(history: str, push: Push) -> list[str]:
 
 
 def dump_words(pids: Sequence[int], path: str, options: RecordOptions, dirs: Sequence[str]) -> list[str]:
-    """Return the words of the child that dumps processes to a file, with the unwind flags of `options`."""
+    """Return the words of the child that dumps processes to a file, with the unwind options of a watch."""
     chosen = [f"--unwind={','.join(map(str, options.steppers))}", *([] if options.stop else ["--no-stop"])]
     chosen += [f"--debug-dir={directory}" for directory in dirs]
     return ["dump", *map(str, pids), f"--output={path}", "--format=text", "--quiet", *chosen]
@@ -56,7 +56,7 @@ def dump_words(pids: Sequence[int], path: str, options: RecordOptions, dirs: Seq
 def start_child(
     words: list[str], trouble: Trouble, *, stdin: int = subprocess.DEVNULL, stderr: int | None = None
 ) -> "subprocess.Popen[bytes] | None":
-    """Start sfsample in its own session, at the lowest priority; None: `trouble` reports the failure."""
+    """Start sfsample in a new session, at the lowest priority; None: failed, as `trouble` reports."""
     try:
         child = subprocess.Popen(own_program(*words), stdin=stdin, stdout=subprocess.DEVNULL, stderr=stderr,
                                  start_new_session=True)  # fmt: skip

@@ -1,7 +1,7 @@
-"""Defines what all parts of a watch use: the functions of the program, lasting failures, sinks, systemd.
+"""Defines the types that all parts of a watch use: the program's functions, lasting failures, sinks.
 
 A sink takes slices, and gaps, which are times without a slice.  One sink writes files (`slice_files`), one
-keeps a history (`history_sink`), and one sends slices to another machine (`push/sink`).
+keeps a history (`history_sink`), and one sends slices to other machines (`push/sink`).
 """
 
 import os
@@ -14,21 +14,21 @@ from sfsample.history.facts import Slice
 from sfsample.symbolize.options import SymbolOptions
 
 Metrics = dict[str, dict[str, float]]  # values by name and label
-Say = Callable[..., None]  # prints what has happened, and lines with details
+Say = Callable[..., None]  # function that prints a message, and lines with details
 
 
 class Program(NamedTuple):
     """The functions and values that the program gives to a watch."""
 
     say: Say
-    tell: Callable[[str], None]  # prints what happens while a slice is recorded
+    tell: Callable[[str], None]  # function that prints events during the recording of a slice
     should_stop: Callable[[], bool]
     symbols: SymbolOptions
-    history: str | None  # the directory of the history; None: there are only files
+    history: str | None  # directory of the history; None: only files
 
 
 def notify(state: str) -> None:
-    """Send a state to systemd, if it has started sfsample; a failure is no reason to stop: sd_notify(3)."""
+    """Send a state to systemd if systemd has started sfsample; ignore a failure.  Source: sd_notify(3)."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address.startswith("@"):
         address = "\0" + address[1:]
@@ -37,7 +37,7 @@ def notify(state: str) -> None:
 
 
 class Trouble:
-    """A failure that may last: printed when it begins or (not `once`) changes; `until_then`: consequence."""
+    """A failure that may last; printed, with its consequence, when it begins and (unless `once`) changes."""
 
     def __init__(self, say: Say, until_then: str, *, once: bool = False) -> None:
         self._say, self._until_then, self._once = say, f"{until_then}; this message comes once", once

@@ -1,7 +1,7 @@
-"""Writes the files of `watch`, names them, and deletes files that are too many or too old.
+"""Writes and names the files of `watch`, and deletes files that are too many, too large or too old.
 
-A file name contains the time of the system clock, which may be changed later.  So `watch` measures the age of
-its files by a clock that is never changed.
+A file name contains the time of the system clock, which may be set later.  So `watch` measures the age of its
+files by CLOCK_BOOTTIME, which is never set.
 
 Invariant: a file with another label or format is never deleted (tests/watching/test_slice_files.py).
 """
@@ -36,7 +36,7 @@ class FileSink(Sink):
         self._not_deleted = Trouble(say, "older files stay")
 
     def prepare(self) -> None:
-        """Make the directory if it is missing.  Raises SfsampleError if no file can be written in it."""
+        """Make the directory if it is missing.  Raises SfsampleError if the directory is not writable."""
         directory = self._files.directory
         try:
             os.makedirs(directory, exist_ok=True)
@@ -47,7 +47,7 @@ class FileSink(Sink):
             raise not_written(directory, failure) from None
 
     def add(self, whole: Slice, parts: Sequence[Slice]) -> str:  # noqa: ARG002 - a file has all services
-        """Write a file, delete old ones; return its path.  Raises SfsampleError."""
+        """Write a file, delete old files; return the path of the new file.  Raises SfsampleError."""
         data = api.render(whole.report, self._how.format, threads=self._how.threads)
         self.prepare()  # the directory may have been removed
         path = self._files.free_path(whole.begin_s)
@@ -71,25 +71,25 @@ def not_written(directory: str, failure: OSError) -> SfsampleError:
 
 
 class SliceFiles:
-    """The files of one label and format in one directory, also the files of earlier runs."""
+    """The files of one label and format in one directory, with files of earlier runs."""
 
     def __init__(self, directory: str, label: str, suffix: str) -> None:
         self.directory = directory
         self._label, self._suffix = label, suffix
         self._name = re.compile(f"{re.escape(label)}-(\\d{{8}}T\\d{{6}}Z){re.escape(suffix)}")
         self._begun_s: dict[str, float] = {}  # begin of the slice by CLOCK_BOOTTIME, by file name
-        with suppress(OSError):  # the directory is missing or unreadable; `delete_old` reports that
+        with suppress(OSError):  # `delete_old` reports a missing or unreadable directory
             self._list()
 
     def free_path(self, begin_s: float | None = None) -> str:
-        """Return a path named after the begin of a slice (None: now), or after the next free second."""
+        """Return a path with the begin of a slice (None: now) in its name, or with the next free second."""
         first = int(time.time() if begin_s is None else begin_s)
         times = (utc(second, _TIME_FORMAT) for second in count(first))
         paths = (os.path.join(self.directory, f"{self._label}-{begin}{self._suffix}") for begin in times)
         return next(path for path in paths if not os.path.lexists(path))
 
     def delete_old(self, newest: str, limits: Keep) -> None:
-        """Delete the files beyond the limits, but not `newest`, which was just written.  Raises OSError."""
+        """Delete the files beyond the limits, but never `newest`, which was just written.  Raises OSError."""
         now_s = _boot_time_s()
         self._begun_s[os.path.basename(newest)] = now_s
         self._list()
@@ -106,11 +106,11 @@ class SliceFiles:
                 os.unlink(os.path.join(self.directory, name))
 
     def _list(self) -> None:
-        """Note the begin of each slice; the begin of a new file is in its name.  Raises OSError."""
+        """Note the begin of each slice; the name of a new file has its begin.  Raises OSError."""
         now_s, clock_s, known = _boot_time_s(), time.time(), self._begun_s
         self._begun_s = {}
         for match in filter(None, map(self._name.fullmatch, os.listdir(self.directory))):
-            with suppress(ValueError):  # no time in the name: `watch` has not made the file
+            with suppress(ValueError):  # no time in the name: `watch` did not make this file
                 age_s = clock_s - timegm(time.strptime(match[1], _TIME_FORMAT))
                 self._begun_s[match[0]] = known.get(match[0], now_s - max(0.0, age_s))
 

@@ -1,4 +1,4 @@
-"""Records a slice of `watch`, names it, and hands it, and gaps, to sinks, even if one of them fails."""
+"""Records slices of `watch`, finds names, and hands slices and gaps to each sink, even if one sink fails."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,25 +24,25 @@ from sfsample.watching.options import WatchOptions
 from sfsample.watching.program import Program, Sink, Trouble, notify
 from sfsample.watching.pull.door import Door, Wanted
 
-_MIN_GAP_S = 1.0  # shortest gap; writing a slice may take less time
+_MIN_GAP_S = 1.0  # least length of a gap; shorter times are needed to write a slice
 _LATE = "sfsample was late, or answered a request or a trigger, or the clock was set"
-_MIN_LEFT = 0.25  # share of --max-overhead that samples get, whatever other work costs
-_MIN_PASSED_S = 1.0  # least time to which other costs are compared: the costly start takes less
+_MIN_LEFT = 0.25  # least share of --max-overhead for samples, however much other work costs
+_MIN_PASSED_S = 1.0  # least time by which other costs are divided, as the costly start takes less time
 
 
 class SliceRecorder:
-    """Records slices; keeps sinks, the present gap, printed messages; `target`: its name in the flags."""
+    """Records slices for sinks.  `target`: the name of the target in the flags."""
 
     def __init__(self, options: WatchOptions, program: Program, door: Door, target: str,
                  sinks: Sequence[Sink]) -> None:  # fmt: skip
         self._options, self._program, self._door, self._target = options, program, door, target
         self._say = program.say
-        # True: a failure ends the watch, except a full disk and a failed or endless call on the target
+        # True: failures end the watch, except a full disk and a failed or endless system call on the target
         self.may_fail = True
         self.has_kept = False  # a sink has the last slice
         self.stats = Stats(options.record.rate)  # statistics of the present or the last slice
         self._sinks = [(sink, Trouble(self._say, "slices are lost until then")) for sink in sinks]
-        self._lost = Trouble(self._say, "slices are lost until then")
+        self._lost = Trouble(self._say, "slices are lost until then")  # for failures outside the sinks
         self._reported: set[str] = set()  # printed causes of missing names and of missing samples
         self._share = Share(options.record.max_overhead or 1.0, lambda: time.process_time() - door.served_s)
         self._gap: tuple[float, str] | None = None  # begin of the present gap, and its reason
@@ -54,7 +54,7 @@ class SliceRecorder:
 
     def close(self) -> None:
         """Close the sinks, as the watch ends."""
-        if self._gap and self._gap[1] != _LATE:  # else the time was needed to write the last slice
+        if self._gap and self._gap[1] != _LATE:  # _LATE: the time was needed to write the last slice
             self._end_gap(time.time())
         for sink, _ in self._sinks:
             sink.close()
@@ -64,7 +64,7 @@ class SliceRecorder:
 
     def record(self, pids: list[int], slice_s: float, should_stop: Callable[[], bool],
                options: RecordOptions | None) -> Stats:  # fmt: skip
-        """Record a slice; keep it if it has a sample.  `options` replace the options of the watch."""
+        """Record a slice, and keep it if it has a sample.  `options`: instead of the options of the watch."""
         share = self._share.left()
         options = options or replace(self._options.record, max_overhead=share)
         self.has_kept = False
@@ -90,7 +90,7 @@ class SliceRecorder:
         return stats
 
     def requested(self, pids: list[int], wanted: Wanted) -> bytes:
-        """Record until the time is over; return pprof, or b"" as soon as the client has gone."""
+        """Record a requested profile; return it as pprof, or b"" as soon as the client has gone."""
         base, ends = self._options.record, self._program.should_stop
         if ends() or not pids:  # an empty profile would say that nothing ran
             raise SfsampleError("sfsample ends" if ends() else "the process has ended")
@@ -106,7 +106,7 @@ class SliceRecorder:
         open_many()
         api.record(
             pids, seconds, options, should_stop=should_stop, profile=profile, tell=self._program.tell,
-            all_of=bool(self._options.target.pid),  # processes of another target come and go
+            all_of=bool(self._options.target.pid),  # processes of other kinds of targets come and go
         )  # fmt: skip
 
     def _named(self, profile: Profile) -> tuple[Report, Symbolizer]:
@@ -116,7 +116,7 @@ class SliceRecorder:
         return report if self._options.idle else fold_idle(report)[0], symbolizer
 
     def failed(self, failure: Exception, lost: Trouble | None = None) -> None:
-        """Say that a slice is lost.  Raises the failure if it ends the watch."""
+        """Report that a slice is lost.  Raises the failure if the watch must end."""
         if self.may_fail and not isinstance(failure, (NoSpace, NoReturn, ReadFailed)):
             raise failure
         what = str(failure) or "out of memory"
@@ -131,19 +131,19 @@ class SliceRecorder:
             return None
 
     def _unsaid(self, texts: Mapping[str, str]) -> list[str]:
-        """Return the texts whose cause (the key) was not printed yet; note them as printed."""
+        """Return the texts whose causes (the keys) were not printed yet; note the causes as printed."""
         new = [text for cause, text in texts.items() if cause not in self._reported]
         self._reported.update(texts)
         return new
 
     def _say_empty(self, stats: Stats, why: str, *details: str) -> None:
-        """Say why there is no slice; say each help line (`details`) only once."""
+        """Print why there is no slice; print each help line (`details`) only once."""
         new = self._unsaid({text: text for text in details})
         if not self._options.quiet:
             self._say(f"no slice: no sample in {stats.duration_s:.1f} s: {why}", *stats.failure, *new)
 
     def _keep(self, profile: Profile, begin_s: float) -> None:
-        """Hand a slice to the sinks, and print its outcome."""
+        """Hand a slice to the sinks, and print the result."""
         options, stats = self._options, profile.stats
         report, symbolizer = self._named(profile)
         report = report._replace(stats=report.stats.having(cpu_ms_by_second=profile.cpu_ms_by_second()))
@@ -166,7 +166,7 @@ class SliceRecorder:
             self._say(f"{', '.join(filter(None, places))}: {_outcome(stats)}", *stats.failure, *missing)
 
     def begin_gap(self, now_s: float, why: str) -> None:
-        """Note that there is no slice from now on.  The first reason that is not `_LATE` counts."""
+        """Note that a gap begins.  The first reason other than `_LATE` is kept."""
         began_s, first_why = self._gap or (now_s, _LATE)
         self._gap = (began_s, why if first_why == _LATE else first_why)
 
@@ -178,10 +178,10 @@ class SliceRecorder:
 
 
 class Share:
-    """The share of the time that samples may take: the share of the watch, less its other costs.
+    """The share of a CPU that samples may take: the share of the watch, less other costs.
 
-    Other costs are finding and opening processes, finding names, and writing.  They are measured in the last
-    slice.  `own_cpu_s` returns the CPU time of sfsample without the answers to HTTP clients.
+    Other costs are finding and opening processes, finding names, and writing, in the last slice.
+    `own_cpu_s` returns the CPU time of sfsample without the answers to HTTP clients.
     """
 
     def __init__(self, share: float, own_cpu_s: Callable[[], float]) -> None:

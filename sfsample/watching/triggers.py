@@ -1,12 +1,12 @@
-"""Decides when a trigger of `watch` fires (a `--trigger CONDITION` is met, or SIGUSR1 comes), and answers it.
+"""Decides when a trigger of `watch` fires (`--trigger CONDITION`, SIGUSR1), and answers the trigger.
 
-The conditions are checked every five seconds.  If checks cost more than half a percent of the time, they are
-made less often.  After a trigger, no condition fires until `--cooldown` is over; values for percentiles are
-still collected.
+sfsample checks the conditions every five seconds.  If checks cost more than 0.5 % of the time, it checks less
+often.  After a trigger, no condition fires until `--cooldown` is over, but sfsample still collects the values
+for percentiles.
 
 The answer: pin the last slices, take a dump, then sample more often for a while.  A child process, `sfsample
-dump`, takes the dump, because a dump needs memory and time, and may fail.  Only this user can read the files,
-because a dump contains command lines, addresses and paths.
+dump`, takes the dump, because a dump needs memory and time, and may fail.  Only this user can read the dumps,
+because they contain command lines, addresses and paths.
 """
 
 import re
@@ -28,28 +28,28 @@ from sfsample.watching.own_program import dump_words, own_program
 from sfsample.watching.program import Program, Say, Sink
 from sfsample.watching.slice_files import SliceFiles
 
-LOOK_S = 5.0
+LOOK_S = 5.0  # time between two looks, which are checks of all conditions
 _MAX_SHARE = 0.005  # share of the time that looks may cost
 _WAIT_S = 1.0  # time for which a look waits until no thread is held
 _DAY_LOOKS = 17280  # looks in a day
 _HOUR_LOOKS = 720  # looks in an hour; every hour, percentiles of the last day are computed
-_IN_A_ROW = 3  # looks above a percentile until a trigger fires; looks without a value until a message
+_IN_A_ROW = 3  # looks above a percentile before a trigger fires, or without a value before a message
 _BEFORE_S = 120.0  # time before a trigger whose slices are pinned
 _CLOSER_S, _CLOSER_HZ = 30.0, 99.0  # length and rate of the slice after a trigger
-_CLOSER_SHARE = 0.1  # share of a CPU for the samples of that slice: the usual 3 % would leave few ticks
-_MAX_DUMPS = 100  # dumps that are kept of a target
+_CLOSER_SHARE = 0.1  # share of a CPU for the samples of that slice; the default, 3 %, allows few ticks
+_MAX_DUMPS = 100  # dumps of a target that are kept
 _MAX_PROCESSES = 20  # processes in a dump
-_PATIENCE_S = 60.0  # time after which the child is killed; its target threads then run on
-_ENDED_WELL = (0, 5)  # exit codes; 5: a thread could not be captured, as the dump says
+_PATIENCE_S = 60.0  # time after which the child is killed; the threads of the target then run on
+_ENDED_WELL = (0, 5)  # exit codes of a complete dump, and of a dump without some threads
 _CONDITION = re.compile(r"([a-z.]+)>(.+)")
 _PERCENTILE = re.compile("p([5-9][0-9])", re.ASCII)
 _EXAMPLES = "cpu>80, cpu>p99, rss>2G, threads>500, psi.cpu>20, delay>10%, stuck>30s"
 
 
 class Condition(NamedTuple):
-    """A condition of --trigger: a metric is above a limit, or above a percentile of the last day."""
+    """A condition of --trigger: a metric is above a limit, or above its percentile of the last day."""
 
-    text: str  # what the user typed
+    text: str  # the condition as the user typed it
     metric: str  # see process/load.py
     limit: float = 0.0  # unit of the metric
     percentile: int | None = None
@@ -97,7 +97,7 @@ _METRICS: dict[str, _Metric] = {
 
 
 class Triggers:
-    """Checks the conditions; `read` returns the values of the metrics of `pids`."""
+    """Checks the conditions; `read` returns values by metric for `pids`."""
 
     def __init__(self, conditions: Sequence[Condition], cooldown_s: float,
                  read: Callable[[Sequence[int]], dict[str, float]], say: Say) -> None:  # fmt: skip
@@ -106,13 +106,13 @@ class Triggers:
         self._due_s = self._rest_until_s = 0.0
         self._day: deque[float] = deque(maxlen=_DAY_LOOKS)  # values of cpu
         self._ordered: list[float] = []  # values of cpu, sorted once an hour
-        self._above: Counter[Condition] = Counter()  # looks in a row above the percentile
+        self._above: Counter[Condition] = Counter()  # number of looks in a row above the percentile
         self._fired: Fired | None = None
-        self._unknown = {condition.metric for condition in conditions}  # metrics without any value so far
+        self._unknown = {condition.metric for condition in conditions}  # metrics without a value so far
         self._looks = 0
 
     def fire(self) -> None:
-        """Fire at once (SIGUSR1), even in the cool-down."""
+        """Fire at once (SIGUSR1), also during the cool-down."""
         self._fired = Fired("SIGUSR1", "", time.time())
 
     def is_due(self) -> bool:
@@ -127,7 +127,7 @@ class Triggers:
         return self._fired is not None
 
     def take(self) -> Fired | None:
-        """Return the trigger that has fired, if any; the caller answers it, then calls `answered`."""
+        """Return the trigger that has fired, or None.  The caller answers it, then calls `answered`."""
         return self._fired if self.is_due() else None
 
     def answered(self) -> None:
@@ -162,18 +162,18 @@ class Triggers:
         return self._above[condition] >= _IN_A_ROW
 
 
-# records a slice of so many seconds; returns its ticks per second, or None if the slice is lost
+# function that records a slice of so many seconds; returns its ticks per second, or None: the slice is lost
 Record = Callable[[float, RecordOptions], float | None]
 
 
 class Response:
-    """Answers triggers; `files` has the dumps."""
+    """Answers triggers; `files` are the dumps."""
 
     def __init__(self, options: WatchOptions, files: SliceFiles, sinks: list[Sink], program: Program) -> None:
         self._options, self._files, self._sinks, self._program = options, files, sinks, program
 
     def answer(self, fired: Fired, find: Callable[[], list[int]], record: Record) -> None:
-        """Pin, dump, record; say the outcome.  `find` returns the process ids, or raises SfsampleError."""
+        """Pin, dump, record; print the result.  `find` returns the process ids, or raises SfsampleError."""
         options, pinned = self._options.record, self._pin(fired)
         try:
             dump = f"dump in {self._dump(find())}"
@@ -209,7 +209,7 @@ class Response:
         return path
 
     def _pin(self, fired: Fired) -> int:
-        """Pin the slices since two minutes before a trigger; return their number."""
+        """Pin the slices from two minutes before a trigger until now; return their number."""
         last_s, counts = _BEFORE_S + max(0.0, time.time() - fired.at_s), [0]
         for sink in self._sinks:
             try:

@@ -364,7 +364,7 @@ def test_check_finds_damage(run, directory):
         (["diff", "--with", "now"], "needs --at WHEN and --with WHEN"),
         (["show", "--with", "now"], "unrecognized arguments: --with now"),
         (["show", "--deploy"], "unrecognized arguments: --deploy"),
-        (["diff", "--deploy", "--at", "-1h"], "instead of --at and --with"),
+        (["diff", "--deploy", "--at", "-1h"], "replaces --at and --with"),
         (["diff", "--deploy", "x"], "not 6 to 64 digits of a build-id"),
         (["prune", "--service", "redis"], "unrecognized arguments: --service redis"),
         (["export", "-f", "text"], "not one of folded, json, speedscope"),

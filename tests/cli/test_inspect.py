@@ -138,5 +138,5 @@ def test_object_file_is_refused(tmp_path):
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines() == [
         f"sfsample: cannot inspect: {path}: an object file: its code has no addresses yet",
-        "  give the program or the library into which it is linked",
+        "  give the program or library that the linker makes of it",
     ]

@@ -215,7 +215,7 @@ def test_what_is_left_of_a_file_that_was_set_aside_can_be_read(history, tmp_path
     )  # no row of another slice is touched
     os.rename(path(history), f"{path(history)}.damaged-20261124T100000Z")
     [finding] = history.findings()
-    commands = finding.partition("what is left: ")[2].rpartition(";")[0].replace("OTHER", f"{tmp_path}/other")
+    commands = finding.partition("slices: ")[2].rpartition(";")[0].replace("OTHER", f"{tmp_path}/other")
     subprocess.run(commands, shell=True, check=True)  # noqa: S602 - as a user would
     left = History(f"{tmp_path}/other")
     assert left.report().total() == sum(range(50)) * 4

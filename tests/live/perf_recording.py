@@ -31,7 +31,7 @@ SAMPLES = fewer(100)
 # On a busy machine sfsample may not run for a second, and the kernel drops samples; they are counted.
 FULL = "not captured: the ring was full before it was read"
 
-REPLACED = "not captured: other code was mapped where it was before it could be unwound"
+REPLACED = "not captured: its code was replaced before the stack could be unwound"
 
 
 def record_by_perf(pid, samples=SAMPLES, until=lambda _profile: True, rate=500, **options):

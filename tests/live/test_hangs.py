@@ -198,7 +198,7 @@ def test_reader_behind_a_waiting_writer_is_explained(hangs: Path) -> None:
         )
         dumped.assert_says(
             rf"thread \d+ \(scanner\) {WAITED} the read lock of rwlock {VARIABLE} \(held by 1 reader, "
-            rf"glibc does not note which; a writer waits, and goes before it\), in scan_table"
+            rf"glibc does not note which; a waiting writer goes first\), in scan_table"
         )
         locks = {f["what"].rpartition(" ")[2] for p in dumped.document["processes"] for t in p["threads"]
                  if (f := t["waits_for"]) and "lock" in f["kind"]}  # fmt: skip

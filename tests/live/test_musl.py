@@ -1,4 +1,4 @@
-"""Stacks through musl, which has no unwind tables, are whole."""
+"""Stacks through musl, which has no unwind tables, are whole, also below a handler on an alternate stack."""
 
 import platform
 import shutil
@@ -21,6 +21,7 @@ pytestmark = [
 
 PROGRAM = """
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,10 +42,24 @@ FUNCTION void prints(void)
     snprintf(text, sizeof text, "%.17g %s", turns / 3.0, "words");
     turns += strlen(text);
 }
+FUNCTION void handles(int number)
+{
+    for (long i = 0; i < 1000000; i++) turns += number != 0;
+}
+FUNCTION void raises(void)
+{
+    raise(SIGUSR1);
+    turns++;
+}
 FUNCTION void *work(void *unused)
 {
+    static char other_stack[65536];
+    stack_t other = {.ss_sp = other_stack, .ss_size = sizeof other_stack};
+    struct sigaction action = {.sa_handler = handles, .sa_flags = SA_ONSTACK};
+    sigaltstack(&other, 0);
+    sigaction(SIGUSR1, &action, 0);
     printf("ready %d\\n", getpid()); fflush(stdout);
-    for (;;) { sorts(); for (int i = 0; i < 150; i++) prints(); }
+    for (;;) { raises(); for (int i = 0; i < 10; i++) sorts(); for (int i = 0; i < 1500; i++) prints(); }
     return unused;
 }
 int main(void)
@@ -81,7 +96,7 @@ def test_every_stack_is_whole(tmp_path, flags):
         "work",
     }  # called by the two functions in which stacks begin
     working = [line[3:] for line in lines if line[2] == "work"]
-    assert {line[0] for line in working if line} == {"sorts", "prints"}
+    assert {line[0] for line in working if line} == {"sorts", "prints", "raises"}
     assert all(line[0] == "sorts" for line in working if line[-1:] == ["order"])
     if flags:  # it has a symbol table
         assert {tuple(line[:2]) for line in lines} == {

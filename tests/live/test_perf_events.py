@@ -223,7 +223,7 @@ def test_ended_threads_leave_the_history():
             perf_process.begin()
             perf_process.take(records, 0)
         process.close()
-    assert not perf_process._tid_history.known
+    assert not perf_process._tid_history.tids
 
 
 def test_summary_says_that_no_thread_was_stopped():

@@ -261,7 +261,7 @@ def test_file_of_which_nothing_was_dumped_is_believed(tmp_path):
     process = open_core_bytes(core(notes, Load(0x400000, flags=5, memsz=0x2000)), sysroot=str(tmp_path))
 
     assert process.modules.find(0x400000) is not None
-    assert process.problems == [f"{tmp_path}/a is not confirmed: the core file has nothing of /a"]
+    assert process.problems == [f"{tmp_path}/a is not confirmed: the core file has no bytes of /a"]
 
 
 def test_memory_has_what_was_dumped():

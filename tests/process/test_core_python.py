@@ -57,5 +57,7 @@ def test_frames_without_end_are_read_to_a_limit(monkeypatch: pytest.MonkeyPatch)
     assert stack is not None
     assert not stack.is_whole
     assert reads <= 500
-    assert any("the core file has more than sfsample reads" in problem for problem in python.problems)
+    assert any(
+        "the core file has more Python data than sfsample reads" in problem for problem in python.problems
+    )
     assert python.stack(TID + 1, FRAMES) is None

@@ -52,7 +52,7 @@ def test_ambiguous_container_lists_the_candidates() -> None:
     finally:
         del GROUPS["container"]["4f1" + "0" * 61]
     assert first == "2 containers match: 4f1"
-    assert more == ["give more of the id:", "4f1000000000  program-13", "4f1d4f1d4f1d  program-10"]
+    assert more == ["give a longer part of the id:", "4f1000000000  program-13", "4f1d4f1d4f1d  program-10"]
 
 
 def test_wrong_values_name_what_exists(monkeypatch: pytest.MonkeyPatch) -> None:

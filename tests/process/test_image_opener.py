@@ -80,7 +80,7 @@ def test_head_of_a_file_is_compared_only_where_it_is_mapped(tmp_path, monkeypatc
     opener = ImageOpener(proc, ImageCache(), None)
 
     if head_is_mapped:
-        with pytest.raises(FormatError, match="not the one that is mapped"):
+        with pytest.raises(FormatError, match="another file is at this path now"):
             opener(page)
     else:
         assert opener(page).build_id == "00" * 20

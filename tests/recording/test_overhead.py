@@ -1,10 +1,11 @@
 """The limit of overhead holds over any two seconds, is spent evenly, and forgets a burst."""
 
 from itertools import accumulate, pairwise
+from random import Random
 
 import pytest
 
-from sfsample.recording.ticks import OverheadLimit
+from sfsample.recording.ticks import EvenRate, OverheadLimit, Schedule
 
 TICK = 0.01
 
@@ -48,3 +49,51 @@ def test_time_that_fell_is_no_credit():
     limit = OverheadLimit(0.1, 0.0, 5.0)
     assert limit.resume_at(1.0, 4.0) == 1.0
     assert limit.resume_at(1.0, 4.1) == pytest.approx(1.0 + 0.1 / 0.1 - 0.25)
+
+
+def lengths(share: float | None, costs: list[float]) -> list[float]:
+    """Return the length in s of the interval after each tick, at 100 Hz."""
+    even_rate, stretch, spent, found = EvenRate(share, 1 / TICK, 1.0), 1.0, 1.0, []
+    for cost in costs:
+        spent += cost
+        stretch = even_rate.stretch(stretch, spent)
+        found.append(stretch * TICK)
+    return found
+
+
+def test_intervals_have_the_length_of_the_rate_if_ticks_are_cheap():
+    assert lengths(None, [1.0] * 10) == [TICK] * 10
+    assert lengths(0.2, [0.002] * 10) == pytest.approx([TICK] * 10)
+
+
+def test_intervals_follow_the_cost_slowly_and_the_share_holds():
+    costs = [0.0005 + number * 7 % 11 * 0.0003 for number in range(2000)]
+    found = lengths(0.05, costs)
+    assert sum(costs) == pytest.approx(0.05 * sum(found), rel=0.01)
+    assert max(found[100:]) < 1.4 * min(found[100:])
+    assert all(0.8 < later / earlier < 1.25 for earlier, later in pairwise(found[100:]))
+
+
+def test_interval_after_a_burst_is_longer_by_a_quarter_of_a_second():
+    first, *later = lengths(0.01, [3.0, *[0.0] * 99])
+    assert first == pytest.approx(TICK + (2.0 - TICK) / 8)
+    assert sum(later) < 99 * TICK + 2.0
+    assert later[-1] == TICK
+
+
+@pytest.mark.parametrize("period", [0.05, 0.25, 1.0])
+def test_lowered_rate_keeps_no_step_with_periodic_work(period):
+    """The work takes a fifth of each period, and a tick then costs more; most intervals take 0.25 s."""
+    random = Random(1)  # noqa: S311 - the same every time
+    schedule, even_rate = Schedule(0.0, 19.0, 600.0, random.random), EvenRate(0.03, 19.0, 0.0)
+    spent, times = 0.0, []
+    while not schedule.over:
+        times.append(schedule.next())
+        schedule.take(times[-1])
+        spent += 0.0075 * random.gauss(1, 0.05) * (1.5 if times[-1] % period < period / 5 else 0.875)
+        schedule.stretch = even_rate.stretch(schedule.stretch, spent)
+    seen = sum(at % period < period / 5 for at in times) / len(times)
+    assert seen == pytest.approx(0.2, abs=4 * (0.2 * 0.8 / len(times)) ** 0.5)
+    gaps = sorted(later - earlier for earlier, later in pairwise(times))
+    tenth, median, most = (gaps[len(gaps) * part // 10] for part in (1, 5, 9))
+    assert 0.65 * median < tenth < most < 1.35 * median

@@ -1,5 +1,7 @@
 """The sampler takes its ticks on schedule and ends in time, on a clock that the test sets."""
 
+from itertools import cycle, pairwise
+
 import pytest
 
 from sfsample.core.snapshot import Capture, SchedulerEvidence
@@ -187,8 +189,22 @@ def test_ticks_are_skipped_above_max_overhead(process):
     stats = record(process, max_overhead=0.5, duration=10.0).stats
 
     assert stats.spared_ticks + stats.samples == stats.ticks == 80
-    assert stats.pauses.total / 1e9 <= 0.5 * 10.0 + TICK
+    overspent_s = 8 * TICK  # at the end the intervals are twice as long: by an eighth of this time
+    assert stats.pauses.total / 1e9 <= 0.5 * (10.0 + overspent_s) + TICK
     assert stats.samples >= 30
+
+
+@pytest.mark.usefixtures("no_own_time")
+def test_ticks_stay_evenly_spaced_above_max_overhead(process, monkeypatch):
+    """A tick with a high cost does not delay the next one alone: the cost changes from tick to tick."""
+    capture, costs_ns = process.capture, cycle((20_000_000, 180_000_000, 50_000_000))
+    monkeypatch.setattr(process, "capture", lambda *_: capture(*_)._replace(stop_ns=next(costs_ns)))
+    stats = record(process, mode="wall", max_overhead=0.2, duration=60.0).stats
+
+    gaps = [later - earlier for earlier, later in pairwise(process.ticks()[20:])]
+    assert max(gaps) < 1.5 * min(gaps)
+    assert stats.achieved_hz == pytest.approx(0.2 / (0.25 / 3), rel=0.1)
+    assert stats.spared_ticks + stats.samples == stats.ticks == 480
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ def test_no_samples_of_short_lived_threads_proposes_flags():
     assert why == "the timers gave no sample of 1000 ms of CPU time"
     assert lost == "coverage  0 % of 1.00 s of CPU time"
     assert hints == ["with a higher --rate, a thread gets a sample for less CPU time",
-                     "--no-perf-events can also sample threads that end before that"]  # fmt: skip
+                     "--no-perf-events can also sample threads with less CPU time"]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,27 @@ def test_skip_leaves_out_ticks():
     assert schedule.over
 
 
+@given(st.lists(st.floats(1, 9), min_size=1, max_size=20), st.floats(0, 0.999))
+def test_stretched_interval_has_one_tick(stretches, offset):
+    schedule = Schedule(0.0, 8.0, None, lambda: offset)
+    for number, stretch in enumerate(stretches):
+        schedule.stretch = stretch
+        due = schedule.next()
+        assert due * 8 == pytest.approx(sum(stretches[:number]) + offset * max(1, stretch / 2))
+        assert schedule.take(due) == 0
+    assert schedule.ticks == pytest.approx(sum(stretches), abs=1)
+
+
+def test_stretched_intervals_fill_the_duration():
+    schedule = Schedule(0.0, 8.0, 1.0, lambda: 0.5)
+    schedule.stretch = 3.0
+    for due in (0.75, 3.75, 6.75):
+        assert schedule.next() * 8 == due
+        assert schedule.take(schedule.next()) == 0
+    assert schedule.over
+    assert schedule.ticks == 8
+
+
 _DRAW = """
 import ctypes, os
 from sfsample.recording.ticks import uniform

@@ -85,6 +85,6 @@ def test_ended_threads_are_dropped(history):
     history.thread_of(TID)
     history.note_birth(Born(NOW, LEADER, LEADER, 9, LEADER))
     history.note_name(Named(NOW, LEADER, 10, "ten", program=False))
-    assert (len(history.known), len(history._threads)) == (3, 1)
+    assert (len(history.tids), len(history._threads)) == (3, 1)
     history.keep_only({LEADER})
-    assert (len(history.known), len(history._threads)) == (0, 0)
+    assert (len(history.tids), len(history._threads)) == (0, 0)

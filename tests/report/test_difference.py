@@ -10,6 +10,8 @@ from sfsample.report.difference import (
     GREW,
     NOISE,
     SHRANK,
+    Ordinary,
+    Side,
     compare_sides,
     count,
     ratio_interval,
@@ -72,6 +74,39 @@ def test_ticks_are_those_that_were_taken_however_long_it_took():
         assert compare(report, timed(10, "p;a 1000")).by_self[0].share_before == 1.0
     part = merge([timed(10, "p;a 1000"), timed(10, "p;a 1000")._replace(stats=ReportStats({"ticks": 1000}))])
     assert count(part).ticks == 2000
+
+
+def minute(cpu_s: float, **stats: object) -> Side:
+    """Return a minute at 10 Hz with so much CPU time, and a sample for each 100 ms of it."""
+    report = wall(60.0, ("run", round(cpu_s * 10), cpu_s), ("sleep", 1, 0.0), **stats)
+    return count(report._replace(rate_hz=10.0))
+
+
+def measured(cpu_s: float) -> Side:
+    """Return a minute whose CPU time the kernel has measured."""
+    return minute(cpu_s, cpu_charged_ns=round(cpu_s * 1e9))
+
+
+@pytest.mark.parametrize(
+    ("after_s", "usual_s", "expected"),
+    [
+        (0.0096, 1.0, SHRANK),  # a tenth of a sample instead of 11
+        (3.0, 1.0, GREW),
+        (1.3, 1.0, NOISE),  # ordinary times differ more
+        (1.05, 1.12, NOISE),  # seven ticks of the kernel's clock
+    ],
+)
+def test_measured_cpu_time_has_no_chance_of_sampling(after_s, usual_s, expected):
+    pairs = tuple((measured(1.12), measured(usual_s)) for _ in range(3))
+    found = compare_sides(measured(1.12), measured(after_s), ordinary=Ordinary(pairs, "days")).overall
+    assert found.verdict == expected
+    assert (found.low <= 1 <= found.high) == (expected == NOISE)
+
+
+def test_cpu_time_of_samples_has_the_chance_of_sampling():
+    pairs = tuple((minute(1.12), minute(1.12)) for _ in range(3))
+    found = compare_sides(minute(1.12), minute(0.0096), ordinary=Ordinary(pairs, "days"))
+    assert found.overall.verdict == NOISE
 
 
 def test_relative_compares_shares_although_rates_are_known():

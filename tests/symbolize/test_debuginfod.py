@@ -150,7 +150,7 @@ def test_a_file_of_another_module_is_refused(serve, tmp_path):
     assert found.find(0x1010) is None
     assert (
         found.why_unnamed()
-        == f"a debug file is not the one of this module: debuginfod: has build-id {'00' * 20}"
+        == f"a debug file does not belong to this module: debuginfod: has build-id {'00' * 20}"
     )
 
 

@@ -60,12 +60,12 @@ def test_hint_names_no_package_when_targets_have_different_distributions(tmp_pat
 def test_generated_code_is_explained_by_its_perf_map():
     root = ProcessRoot(None, 7, 0)
     assert str(generated_without_name(1234, root, 2, has_perf_map=False)) == (
-        "process 1234: 2 places have no name: generated code (a JIT's), and no /tmp/perf-7.map "
-        "of the target's user; start node with --perf-basic-prof, python with -X perf, "
+        "process 1234: 2 places have no name: generated code (by a JIT), and the target's user has no "
+        "/tmp/perf-7.map; start node with --perf-basic-prof, python with -X perf, "
         "java with -XX:+PreserveFramePointer (and then: jcmd PID Compiler.perfmap)"
     )
     assert str(generated_without_name(1234, None, 2, has_perf_map=False)) == (
-        "process 1234: 2 places have no name: generated code, or of a file that was not found"
+        "process 1234: 2 places have no name: generated code, or code of a missing file"
     )
     assert str(generated_without_name(1234, root, 1, has_perf_map=True)) == (
         "process 1234: 1 place has no name: generated code that /tmp/perf-7.map does not list"

@@ -133,7 +133,7 @@ def test_a_debug_file_with_another_build_id_is_refused(stripped, functions, tmp_
     build_id = ElfImage(other.read_bytes(), "x").build_id
     assert (
         symbols.why_unnamed()
-        == f"a debug file is not the one of this module: /{where}: has build-id {build_id}"
+        == f"a debug file does not belong to this module: /{where}: has build-id {build_id}"
     )
 
 
@@ -146,7 +146,7 @@ def test_without_a_build_id_the_crc_must_match(stripped, functions, tmp_path):
         file.write(b"\0")
     symbols = symbols_of(stripped, tmp_path / "root")
     assert None in {symbols.find(vaddr) for vaddr in functions}
-    assert "/opt/bin/whole.debug: its CRC is not that in .gnu_debuglink" in symbols.why_unnamed()
+    assert "/opt/bin/whole.debug: its CRC differs from that in .gnu_debuglink" in symbols.why_unnamed()
 
 
 def test_a_debug_file_whose_code_lies_elsewhere_is_refused(stripped, functions, tmp_path):
@@ -160,7 +160,7 @@ def test_a_debug_file_whose_code_lies_elsewhere_is_refused(stripped, functions, 
     debug.write_bytes(data)
     symbols = symbols_of(stripped, tmp_path / "root")
     assert None in {symbols.find(vaddr) for vaddr in functions}
-    refused = f"a debug file is not the one of this module: /{where}: its code lies elsewhere"
+    refused = f"a debug file does not belong to this module: /{where}: its code lies elsewhere"
     assert symbols.why_unnamed() == refused
 
 
@@ -172,7 +172,7 @@ def test_a_debug_file_that_is_too_large_for_a_crc_is_refused_unread(stripped, fu
     os.truncate(debug, 200 << 30)
     symbols = symbols_of(stripped, tmp_path / "root")
     assert None in {symbols.find(vaddr) for vaddr in functions}
-    assert symbols.why_unnamed().endswith("has no build-id, and a CRC is compared of up to 1 GiB only")
+    assert symbols.why_unnamed().endswith("has no build-id, and more than 1 GiB, too much for a CRC")
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_frames_of_calls() -> None:
 
 
 def test_frames_of_python_have_no_addresses_unless_they_are_asked_for() -> None:
-    queue = PythonWait(WaitKind.QUEUE, "an item in Queue 0x7f00, which is empty", 0x7F00, idle=True)
+    queue = PythonWait(WaitKind.QUEUE, "an item in Queue 0x7f00, which is empty", 0x7F00, is_usual=True)
     facts = PythonFacts(queue)
     assert place(call=futex(0x10, WAIT, 0), facts=facts) == (
         "queue: an item in Queue, which is empty",

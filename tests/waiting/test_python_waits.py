@@ -50,7 +50,7 @@ def test_queued_call_waits_for_the_workers_if_all_are_known_and_wait_for_such_ca
 def test_an_owner_that_is_no_thread_of_the_process_is_said_if_no_thread_ran() -> None:
     held = PythonWait(WaitKind("rlock"), "threading.RLock 0x4000", 0x4000, NO_THREAD)
     waits, asleep, ran = one(1, (1.0, 2.0), wait=held), one(2, (1.0, 2.0)), one(2, (1.0, 2.0), (5, 6))
-    said = (None, "held by no thread of this process, so none can release it")
+    said = (None, "held by no thread of this process, so no thread can release it")
     assert thread_to_act(waits, held, [waits, asleep], {1: 1, 2: 2}) == said
     assert thread_to_act(waits, held, [waits, ran], {1: 1, 2: 2}) == (None, "")
     shared = held._replace(what="multiprocessing.RLock 0x4000")

@@ -1,8 +1,8 @@
 """Runs `sfsample top`: one thread samples, the main thread draws and reads keys.
 
-The sampling thread never waits for the terminal.  While the main thread computes, it holds the interpreter,
-so the sampling thread cannot release a target thread.  So the main thread computes only while sfsample holds
-no thread of the target (`SUSPEND_LOCK`).
+The sampling thread never waits for the terminal.  While the main thread computes, it holds the GIL, so the
+sampling thread cannot release a thread of the target.  Therefore the main thread computes only while sfsample
+holds no thread of the target (`SUSPEND_LOCK`).
 
 Whatever ends `top` (a key, a signal, a bug), the terminal is restored.
 """
@@ -82,7 +82,7 @@ class Screen:
         return width, height
 
     def key(self) -> str:
-        """Return a letter or the name of a key; '' if the user presses none in a tenth of a second."""
+        """Return a letter or the name of a key; '' if the user presses no key in 0.1 s."""
         try:
             key = self._window.get_wch()
         except curses.error:
@@ -159,7 +159,7 @@ class _Session:
                 draw_at_s = 0.0
 
     def report_end(self) -> int:
-        """Say why the view has ended, unless the user left; return the exit code."""
+        """Print why the view has ended, unless the user ended it; return the exit code."""
         stats = self._window.profile.stats
         if stats.failure:
             say(*stats.failure)
@@ -179,7 +179,7 @@ class _Session:
 
     @cached_property
     def _symbolizer(self) -> Symbolizer:
-        """The symbolizer; made late, when the root directories of the processes are known."""
+        """The symbolizer; made at the first use, when the root directories of the processes are known."""
         return api.symbolizer(self._window.profile, self._symbol_options)
 
     def _names_at(self, location: Location) -> list[FunctionName]:

@@ -1,4 +1,4 @@
-"""Computes the lines that `top` shows, and what each key changes.
+"""Computes the lines that `top` shows, and the effect of each key.
 
 Invariant: `screen` returns at most as many lines as the terminal has, and no line is wider than the terminal;
 every text from the target is made printable (tests/cli/top/test_view.py).
@@ -56,7 +56,7 @@ class Line(NamedTuple):
 
 
 class TopView:
-    """The choices of the user, which keys change, and the last table."""
+    """The choices that the user makes with keys, and the last table."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -144,7 +144,7 @@ class TopView:
         self._select_a_row()
 
     def screen(self, width: int, height: int, stats: Stats, overhead: float, window_s: float) -> list[Line]:
-        """Return the lines for a terminal of that size; `overhead` is sfsample's share of one CPU."""
+        """Return the lines for a terminal of `width` columns; `overhead` is sfsample's share of one CPU."""
         body = self._body(width, height - _FRAME_LINES, stats.mode)
         lines = [*self._head(stats, overhead, window_s), *body, self._foot()]
         lines = [Line(fit(printable(line.text), width), line.style) for line in lines]
@@ -185,7 +185,7 @@ class TopView:
         return f"  {first}{marks[0]}   TOTAL{marks[1]}   {what}{task}"
 
     def _body(self, width: int, height: int, mode: str | None) -> list[Line]:
-        """Return `height` lines."""
+        """Return the table as `height` lines."""
         rows, selected, height = self.table.rows, self.selected, max(0, height)
         first = max(0, min(selected - height // 2, len(rows) - height))
         shown = rows[first : first + height]
@@ -230,7 +230,7 @@ def _percent(part: int, whole: int) -> str:
 def make_table(
     records: Sequence[WindowRecord], rows: Iterable[Row], word: str, *, sort_by_second: bool
 ) -> Table:
-    """Return the rows whose `name` or `where` contains a word, the largest first."""
+    """Return a table of the rows whose `name` or `where` contains `word`, the largest first."""
     word = word.lower()
     matches = (row for row in rows if word in row.name.lower() or word in row.where.lower())
     truncated = sum(record.times for record in records if record.key.stop_reason is not StopReason.OUTERMOST)
@@ -259,7 +259,7 @@ def function_rows(
 
 
 def _callers(frames: list[FunctionName], function: str | None) -> list[FunctionName]:
-    """Return the frames outside the outermost frame of `function`; None: all frames."""
+    """Return the frames outside the outermost frame of `function`; if `function` is None, all frames."""
     if function is None:
         return frames
     ends = (at for at, (name, _) in enumerate(frames, 1) if name == function)
@@ -275,7 +275,7 @@ def task_rows(records: Iterable[WindowRecord], profile: Profile, *, threads: boo
         task = record.key.thread if threads else record.key.process_key
         samples[task] += record.times
         cpu_ns[task] += record.cpu_ns
-        if threads:  # with --blame, waits of holders are further inside
+        if threads:  # with --blame, the waits of holders are further inside than the wait of the thread
             places = reversed(record.key.locations)
             waits[task] = next((f"[{place.wait.text}]" for place in places if place.wait), "")
     for task, count in samples.items():

@@ -1,7 +1,7 @@
 """AArch64, little and big endian.
 
 User code lies below 2**48 unless a program asks for more address space.  Pointer authentication (PAC) uses
-the upper bits.  If the mask of a process is known (NT_ARM_PAC_MASK), the complement of the mask replaces
+the upper bits.  If the kernel tells the mask of a process (NT_ARM_PAC_MASK), its complement replaces
 `ra_mask`.
 
 Source: AADWARF64 section 4.1 (DWARF numbers); AAPCS64 section 6.1.1 (callee-saved registers); Linux
@@ -22,7 +22,7 @@ AARCH64 = Arch(
     signal_frames=(SignalFrame(bytes.fromhex("681180d2010000d4"), 4, _SAVED),),
     ra_mask=(1 << 48) - 1,
 )  # fmt: skip
-# data are big endian on this machine, and instructions are little endian
+# byte order of data; instructions are little endian on this machine, too
 AARCH64_BE = AARCH64._replace(name="aarch64_be", byteorder="big")
 
 LAYOUT = RegisterLayout(

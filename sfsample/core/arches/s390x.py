@@ -38,7 +38,7 @@ S390X = Arch(
 LAYOUT = RegisterLayout(
     sets=(
         RegisterSet(NT_PRSTATUS, 216, ((65, 1), *((n, 2 + n) for n in range(16)))),
-        # a leaf function may keep its return address in a floating-point register
+        # floating-point registers: a leaf function may save its return address in one of them
         RegisterSet(NT_PRFPREG, 136, tuple((16 + i, 1 + n) for i, n in enumerate(_FPRS))),
     ),
     # r0..r15, f0..f15, and the psw's address, which is the pc; the psw's mask (bit 32) is left out

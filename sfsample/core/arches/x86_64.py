@@ -20,7 +20,7 @@ AMD64 = Arch(
     callee_saved=frozenset((3, 6, 12, 13, 14, 15)), red_zone=128, entry_cfa=8, pushed_ra=-8,
     record_ends_frame=True,
     signal_frames=tuple(
-        # mov $15,%rax; syscall, with a 64-bit immediate move (glibc, musl) or a 32-bit one (Go, others).
+        # mov $15,%rax; syscall.  The move has a 64-bit operand (glibc, musl), or 32 bits (Go, others).
         SignalFrame(bytes.fromhex(code), 2, _SAVED)
         for code in ("48c7c00f0000000f05", "b80f0000000f05")
     ),

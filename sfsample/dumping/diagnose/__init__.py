@@ -1,1 +1,1 @@
-"""Says what the threads of a dump wait for; uses only the values of the dump, never the process."""
+"""Says what the threads of a dump wait for.  The diagnosis uses only values, never the process."""

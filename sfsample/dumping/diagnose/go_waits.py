@@ -1,9 +1,9 @@
-"""Says what each goroutine waits for, which goroutines can end the wait, and what of it is a finding.
+"""Says what each goroutine waits for, which goroutines can end the wait, and which waits are findings.
 
-Go notes no owner of a lock.  What is known: which goroutine has a deferred Unlock of it pending, how many
-readers an RWMutex still has, how many Done calls a WaitGroup lacks.  Nothing else is said: neither a holder,
-nor a goroutine that should send to a channel.  "DEADLOCK" is said only of a ring: each goroutine waits for a
-lock that only the next one has deferred to unlock, and none of them has run between two looks.
+Go notes no owner of a lock.  sfsample knows which goroutines have a pending deferred Unlock, how many readers
+an RWMutex has, and how many Done calls a WaitGroup lacks.  So it names no holder, and no goroutine that
+should send to a channel.  It says "DEADLOCK" only of a ring: each goroutine waits for a lock that only the
+next goroutine has deferred to unlock, and no goroutine of the ring has run between two looks.
 
 Source: Go, src/sync (Mutex: state, sema; RWMutex: w, writerSem, readerSem, readerCount, readerWait;
 WaitGroup: state, sema; Once: done, m), src/runtime/chan.go (hchan); the same from 1.19 to 1.27.
@@ -25,12 +25,12 @@ from sfsample.runtimes.go.waits import LOCK_STATES, OBJECT_START
 from sfsample.symbolize.named_frame import NamedFrame
 
 _LOCK_KINDS = ("mutex", "write lock", "read lock", "once")
-_FOUND_KINDS = (*_LOCK_KINDS, "wait group", "nil channel")  # each such wait is a finding; in this order
+_FOUND_KINDS = (*_LOCK_KINDS, "wait group", "nil channel")  # kinds of waits that are findings, in order
 _RUNTIME = ("runtime.", "sync.", "internal/")
 _COND_WAIT = "sync.(*Cond).Wait"
 _LOCK_SLOW = "sync.(*Mutex).lockSlow"
 _STOP_THE_WORLD = "runtime.stopTheWorldWithSema"
-_WOKEN_BY_GOROUTINES = ("chan ", "select", "sync.", "semacquire")  # starts of states that others end
+_WOKEN_BY_GOROUTINES = ("chan ", "select", "sync.", "semacquire")  # states that only other goroutines end
 _FOREVER = {"chan receive (nil chan)": "receive from a nil channel",
             "chan send (nil chan)": "send to a nil channel",
             "select (no cases)": "a select without cases"}  # fmt: skip
@@ -49,14 +49,14 @@ class _Lock(NamedTuple):
     kind: str
     text: str
     semaphore: int  # bytes from the lock to the semaphore
-    release: str = ""  # deferred call that releases it, see `Unlock.text`; "": none does
-    released: int = 0  # bytes from the lock to the lock of that call
+    release: str = ""  # deferred call that releases the lock, see `Unlock.text`; "": no such call
+    released: int = 0  # bytes from the lock to the inner lock that this call releases
 
 
 _MUTEX = _Lock("mutex", "mutex", 4, "Unlock")
 _SEMAPHORE = _Lock("semaphore", "semaphore", 0)
 _WRITER = _Lock("write lock", "the write lock of RWMutex", 8, "RUnlock")
-_LOCKS = {  # key: function that waits, and whether it waits in the mutex of the lock
+_LOCKS = {  # key: function that waits, and whether it waits in the lock's inner mutex
     ("sync.(*Once).doSlow", True): _Lock("once", "sync.Once", 8, "Unlock", 4),
     ("sync.(*RWMutex).Lock", True): _Lock("write lock", "the write lock of RWMutex", 4, "write Unlock"),
     ("sync.(*RWMutex).Lock", False): _WRITER,
@@ -71,12 +71,12 @@ class Waiting(NamedTuple):
     kind: str
     text: str
     address: int = 0  # address of the lock or channel; 0: none
-    goroutines: tuple[int, ...] = ()  # those that are known to be able to end the wait
+    goroutines: tuple[int, ...] = ()  # ids of the goroutines that can end the wait, as far as known
     details: Mapping[str, Any] = {}  # further facts, by key of the JSON document
 
     @property
     def only(self) -> int | None:
-        """The only goroutine that can end the wait, unless the program has released the lock before."""
+        """The only goroutine that can end the wait, if it still holds the lock; None: unknown."""
         return self.goroutines[0] if len(self.goroutines) == 1 == self.details.get("readers", 1) else None
 
 
@@ -153,12 +153,12 @@ class GoWaits:
         return Waiting("channel", f"waits {verb} {texts[0]}{others}", channels[0], details=details)
 
     def _others(self, address: int) -> tuple[str, dict[str, int | None]]:
-        """Return a text and a fact: how many goroutines wait for the same channel or semaphore."""
+        """Return the number of goroutines that wait for the same channel or semaphore, as text and fact."""
         count = len(self._waiters[address])
         return f"; {count} goroutines wait for it" * (count > 1), {"waiting": count}
 
     def _number(self, address: int, offset: int, size: int = 4) -> int | None:
-        """Return an unsigned number out of a channel or a lock; None: it could not be read."""
+        """Return an unsigned number from a channel or a lock; None: the memory could not be read."""
         copy, start = self._dump.go.objects.get(address), offset - OBJECT_START
         return None if copy is None else int.from_bytes(copy[start : start + size], "little")
 
@@ -183,7 +183,7 @@ class GoWaits:
         """Return the goroutines that can end a wait for a lock, and a clause about them."""
         address = semaphore - lock.semaphore
         found = self._releasers.get((address + lock.released, lock.release), set())
-        # one that waits for the same lock has unlocked it in between, unless it alone has a deferred call
+        # A goroutine that waits for this lock has unlocked it before, unless only this goroutine can unlock.
         known = tuple(sorted(found - self._waiters[semaphore] or found & {goid}))
         writers = self._waiters.get(address + _WRITER.semaphore, ()) if lock.kind == "read lock" else ()
         is_own, call = known == (goid,), lock.release.rpartition(" ")[2]
@@ -203,7 +203,7 @@ def _channel(address: int, queued: int | None, capacity: int | None) -> str:
 
 
 def _lock_of(group: GoroutineGroup) -> _Lock:
-    """Return the lock that the goroutines of a group wait for, by the functions in which they wait."""
+    """Return the lock for which the goroutines of a group wait, judged by the functions on their stack."""
     functions = (name.function or "" for name in group.functions)
     names = [*takewhile(lambda name: name.startswith(_RUNTIME), functions)]
     is_mutex = any(name.endswith(_LOCK_SLOW) for name in names)
@@ -229,7 +229,7 @@ class GoVerdict:
         self._unmoved, self._process = dump.go.unmoved, (Node(dump.pid, 0),)
         self._groups = {member.id: group for group in dump.goroutines for member in group.members}
         self._waits = waits
-        # waits that may last: the goroutine has not run between the looks
+        # waits that may last: those of goroutines that have not run between the looks
         self._lasting = {goid: wait for goid, wait in sorted(waits.items())
                          if self._unmoved is None or goid in self._unmoved
                          or wait.kind not in (*_LOCK_KINDS, "wait group")}  # fmt: skip
@@ -238,7 +238,7 @@ class GoVerdict:
         self._rings = [tuple(node.tid for node in cycle) for cycle in cycles(edges)]
 
     def census(self) -> Finding:
-        """Return a sentence on what the goroutines do, and where and how long the largest group waits."""
+        """Return the number of goroutines in each state, and place and time of the largest group's wait."""
         states = Counter[str]()
         for group in self._dump.goroutines:
             states[group.state] += len(group.members)
@@ -262,7 +262,7 @@ class GoVerdict:
         is_certain = self._unmoved is not None and self._unmoved.issuperset(ring)
         lines = tuple(map(self._sentence, ring))
         if len(ring) == 1:
-            # a mutex may have been unlocked by hand, and locked by another goroutine; a Once cannot
+            # another goroutine may have locked a mutex after an explicit Unlock; a Once has no such call
             is_certain = is_certain and self._waits[ring[0]].kind == "once"
             text, lines = lines[0], ()
         else:
@@ -273,7 +273,7 @@ class GoVerdict:
         return Finding(kind, "DEADLOCK: " * is_certain + text, self._process, lines, ring)
 
     def stopped(self) -> Iterator[Finding]:
-        """Yield a sentence if the runtime waits for goroutines that run on, and one if none can run."""
+        """Yield a finding if the runtime waits for running goroutines, or if no goroutine can go on."""
         stopping = {thread.dump.ns_tid for thread in self._threads if _stops_the_world(thread)}
         running = {group.tid: group.members[0].id for group in self._dump.goroutines
                    if group.state == "running" and group.tid not in stopping}  # fmt: skip
@@ -290,7 +290,7 @@ class GoVerdict:
             yield Finding("blocked", text, self._process)
 
     def blocked(self) -> Iterator[Finding]:
-        """Yield the other waits for locks and WaitGroups, and the waits for ever, most goroutines first."""
+        """Yield the waits outside rings: for locks, for WaitGroups, and for ever; most goroutines first."""
         in_rings = {goid for ring in self._rings for goid in ring}
         same: dict[tuple[int, int, str], list[int]] = {}
         for goid, wait in self._lasting.items():

@@ -14,12 +14,12 @@ from sfsample.modules.module import Module
 from sfsample.symbolize.named_frame import NamedFrame, python_frame
 from sfsample.waiting.thread import C_LIBRARIES, WaitingThread, bare_symbol, is_file, library_functions
 
-FrameRow = tuple[Frame, Module | None, tuple[NamedFrame, ...]]  # with its module and its functions
-_LIBRARIES = (*C_LIBRARIES, "libstdc++.", "libgcc_s.", "libc++.")  # those of every program
+FrameRow = tuple[Frame, Module | None, tuple[NamedFrame, ...]]  # a frame, its module, its functions
+_LIBRARIES = (*C_LIBRARIES, "libstdc++.", "libgcc_s.", "libc++.")  # runtime libraries of C and C++
 _PYTHON_LIBRARIES = (*C_LIBRARIES, "python", "libpython")
 # Python's own files
 _LIBRARY = re.compile(r"^<frozen |/lib(64)?/python3(\.\d+t?/(?!(site|dist)-packages/)|\d+\.zip)")
-_INSTALLED = re.compile(r"/(site|dist)-packages/|/bin/[^/]*$")  # packages, and the programs that start them
+_INSTALLED = re.compile(r"/(site|dist)-packages/|/bin/[^/]*$")  # packages, and the scripts that start them
 _START_FUNCTIONS = ("_start", "__libc_start_main", "__libc_start_call_main", "__libc_start_main_impl")
 # functions of a C library in a static program, between abort() or assert() and the signal
 _RAISE_PATH = ("abort", "GI_abort", "assert_fail", "assert_fail_base", "raise", "GI_raise", "gsignal", "kill",
@@ -29,7 +29,7 @@ _MAX_NAME_LENGTH = 60
 
 
 class NamedThread(NamedTuple):
-    """A thread with names; `frames` has the functions of each frame of its stack, innermost inlined first."""
+    """A thread with names; `frames` has the functions of each frame, the innermost inlined function first."""
 
     pid: int
     dump: ThreadDump
@@ -47,7 +47,7 @@ class NamedThread(NamedTuple):
         return tuple(python_frame(place) for _, run in runs for place in run)
 
     def locals_of(self, depth: int) -> tuple[tuple[str, str], ...]:
-        """Return the names and short texts of the locals of a Python frame; none if they were not read."""
+        """Return names and texts of the local variables of a Python frame; empty if they were not read."""
         return self.dump.facts.locals[depth] if depth < len(self.dump.facts.locals) else ()
 
     def rows(self, depth: int | None = None) -> Iterator[FrameRow]:
@@ -56,10 +56,10 @@ class NamedThread(NamedTuple):
             yield from islice(zip(self.dump.stack.frames, self.dump.modules, self.frames, strict=True), depth)
 
     def rows_beside_python(self, view: PythonView, depth: int | None) -> Iterator[tuple[int, FrameRow]]:
-        """Yield frames, each with its number, that say more than the Python frames; all if there are none.
+        """Yield the native frames that say more than the Python frames, each with its number.
 
-        These are the frames of libraries, and those that the innermost Python function called: unless it
-        waits in a system call, and only Python and the C library made this call.
+        These are frames of libraries, and frames that the innermost Python function called.  The latter are
+        left out if the thread waits in a system call that Python made.  Without Python frames, yield all.
         """
         runs = self.dump.python.activations if self.dump.python else ()
         inner = min((index for index, run in runs if run), default=None)
@@ -76,7 +76,7 @@ class NamedThread(NamedTuple):
 
     @property
     def waiting(self) -> WaitingThread:
-        """The evidence of its wait."""
+        """The evidence of the thread's wait."""
         dump, paths = self.dump, self._paths()
         return WaitingThread(
             dump.tid, dump.name, dump.state, dump.ns_tid or dump.tid, dump.call, dump.wchan, dump.memory,
@@ -87,19 +87,19 @@ class NamedThread(NamedTuple):
     def call_path(self, depth: int = 0) -> str:
         """Return the innermost functions of the program: "pop <- worker <- main".
 
-        If the thread runs Python, these are Python functions, and one is the user's own.
-        `depth`: number of the innermost functions that are left out, Python functions if there are any.
+        If the thread runs Python, these are Python functions, and one function is the user's own.
+        `depth`: number of innermost functions to leave out.
         """
         if python := self.python[depth:]:
             return python_path(python)
-        # a frame that a signal interrupted: the frame before it only returns from the handler
+        # `at`: the frame that a signal interrupted; the frame before it only returns from the handler
         found = [frame.found for frame in self.dump.stack.frames] if self.dump.stack else []
         at = found.index(Found.SIGNAL_FRAME, depth) if Found.SIGNAL_FRAME in found[depth:] else len(found) + 1
         path, interrupted = self._path_of(slice(depth, at - 1)), self._path_of(slice(at, None))
         return f"{path}, a signal handler that interrupted {interrupted}" if path and interrupted else path
 
     def _path_of(self, part: slice) -> str:
-        """Return the functions of the program in a part of the frames; without those of a C library."""
+        """Return the functions in a part of the frames, without functions of runtime libraries."""
         pairs = zip(self.frames[part], self._paths()[part], strict=True)
         names = [name for names, path in pairs if not is_file(path, _LIBRARIES)
                  for name in names if name.function and name.raw not in _START_FUNCTIONS]  # fmt: skip
@@ -108,7 +108,7 @@ class NamedThread(NamedTuple):
         return _path([short_name(str(name.function)) for name in names])
 
     def runs_python(self, file: str, function: str) -> bool:
-        """Return True if a function of Python's library is on the stack."""
+        """Return True if this function of Python's library is on the stack."""
         return any(f.function == function and (f.file or "").endswith(f"/{file}") for f in self.python)
 
     def _paths(self) -> list[str]:
@@ -116,7 +116,7 @@ class NamedThread(NamedTuple):
 
 
 def python_path(frames: Sequence[NamedFrame]) -> str:
-    """Return the innermost Python functions, and the user's own with its place: "read <- get (shop.py:7)"."""
+    """Return the innermost Python functions; the user's own has a place: "read <- get (shop.py:7)"."""
     own = _own(frames)
     user = frames[own] if frames else NamedFrame("")
     place = f"{user.file.rpartition('/')[2]}:{user.line}" if user.file and user.line else ""
@@ -124,12 +124,12 @@ def python_path(frames: Sequence[NamedFrame]) -> str:
 
 
 def own_function(frames: Sequence[NamedFrame]) -> str:
-    """Return the user's innermost function with its place: "get (shop.py:7)"; "": there are no frames."""
+    """Return the user's innermost function with its place: "get (shop.py:7)"; "" without frames."""
     return python_path(frames[_own(frames) :][:1])
 
 
 def _path(names: Sequence[str], own: int = 0, place: str = "") -> str:
-    """Return "f (x 3) <- main": the innermost functions, and the one at index `own` with its place."""
+    """Return "f (x 3) <- main": the innermost functions, and the function at index `own` with its place."""
     calls = [[*indexes] for _, indexes in groupby(range(len(names)), key=names.__getitem__)]
     at = next((at for at, indexes in enumerate(calls) if own in indexes), 0)
     texts = []
@@ -157,7 +157,7 @@ def name_threads(dump: ProcessDump, namer: Namer) -> tuple[NamedThread, ...]:
     )
 
 
-Group = list[NamedThread]  # threads with the same stack, by ascending tid; the first one stands for all
+Group = list[NamedThread]  # threads with the same stack, by ascending tid; the first represents the group
 
 
 def group_threads(threads: Iterable[NamedThread]) -> list[Group]:
@@ -183,7 +183,7 @@ def short_name(function: str) -> str:
 
 
 def fold_name(function: str, room: int | None) -> str:
-    """Return a function's name in at most `room` columns: empty its brackets first, then cut it."""
+    """Return a function's name in at most `room` columns: first empty the brackets, then cut the name."""
     if room is None or columns(function) <= room:
         return function
     folded = _drop_brackets(function, "<", ">", "...")
@@ -193,7 +193,7 @@ def fold_name(function: str, room: int | None) -> str:
 
 
 def _drop_brackets(text: str, opening: str, closing: str, filler: str | None = None) -> str:
-    """Drop brackets and contents, or put `filler` for the contents; names with `operator` stay."""
+    """Drop brackets and contents, or replace the contents by `filler`; names with `operator` stay."""
     if opening not in text or "operator" in text or text.startswith(opening):
         return text
     kept, depth = [], 0

@@ -1,4 +1,4 @@
-"""Says in a few sentences why a process hangs, the gravest finding first; each follows from the dump."""
+"""Says in a few sentences why a process hangs, the gravest finding first."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,19 +19,19 @@ from sfsample.waiting.waits import Wait, wait_of
 ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
 
 _MIN_BUSY_SHARE = 0.8  # share of the time between looks in which a busy thread ran or waited for a CPU
-_MAX_CHAIN = 8  # threads of a chain of waits that a sentence names
-_MAX_CALLS_INSIDE = 2  # calls inside the function in which a thread "runs"; with more it "is busy" there
-# Each wait for one of these whose owner is unknown, or has ended, is a finding.
+_MAX_CHAIN = 8  # threads that a sentence on a chain of waits names
+_MAX_CALLS_INSIDE = 2  # most calls inside a function for "runs in"; with more calls: "is busy in"
+# Kinds of waits that are findings if the owner is unknown or has ended.
 _LOCK_KINDS = (WaitKind.MUTEX, WaitKind.READ_LOCK, WaitKind.WRITE_LOCK, WaitKind.BARRIER)
 _SOCKET_KINDS = (WaitKind.READ, WaitKind.WRITE, WaitKind.CONNECT)
-# These are waits for something outside the process, or for an unknown thread of it; each is a finding.
+# Kinds of waits that are always findings: only another process, or an unknown thread, can end them.
 _OUTSIDE_KINDS = (
     WaitKind.KERNEL, WaitKind.VFORK, WaitKind.STOPPED, WaitKind.FILE_LOCK, WaitKind.FULL_PIPE,
     WaitKind.CONNECT, WaitKind.NAME_RESOLUTION, WaitKind.WRITE, WaitKind.DATABASE_LOCK, WaitKind.ONCE,
     WaitKind.LOCK, WaitKind.RLOCK, WaitKind.OPEN_FIFO, WaitKind.QUEUE,
 )  # fmt: skip
-# Tools for runtimes whose own threads or tasks a dump does not show; {} is the process id.  Files and
-# functions on the stacks are the evidence, because a program chooses its name.
+# Tools for runtimes whose own threads or tasks a dump does not show; {} is the process id.  sfsample finds
+# the runtime by files and functions on the stacks, because a program can choose its name.
 _TOOL_BY_FILE = {  # key: prefix of the file's name
     "libjvm.so": "Java's locks and frames are not shown: jcmd {} Thread.print has them (kill -QUIT {} prints "
     "them on the JVM's stdout, unless it runs with -Xrs)",
@@ -42,14 +42,14 @@ _TOOL_BY_FUNCTION = {  # key: prefix of the function's name
     "node::": "JavaScript is not shown: node inspect -p {} opens its debugger, in which pause and bt have it",
     "runtime.mstart": "goroutines could not be read: kill -QUIT {} prints them, but it ENDS the program",
 }
-# Kinds that hold whatever a runtime's own threads do.  Waits of its native threads may be as they should be.
+# Kinds of findings that are certain in every runtime.  (Waits of a runtime's native threads may be normal.)
 _CERTAIN_KINDS = ("signal", "deadlock", "likely deadlock", "spinning")
 
 
 class Verdict(NamedTuple):
     """The findings, the gravest first, the waits of all threads, and the names of threads and processes."""
 
-    processes: ProcessSet  # those that were asked for, and the followed ones that are in a deadlock
+    processes: ProcessSet  # processes that the user named, and followed processes that are in a deadlock
     findings: tuple[Finding, ...]
     waits: Mapping[Node, Wait | None]
     wording: Wording
@@ -90,7 +90,7 @@ def judge(processes: ProcessSet) -> Verdict:
 
 
 def _missing_tools(dump: ProcessDump, threads: Iterable[NamedThread]) -> Iterator[Finding]:
-    """Yield a sentence on the runtime of a process, if sfsample knows that it does not show everything."""
+    """Yield a finding if sfsample does not show the threads or tasks of the process's runtime."""
     rows = [row for thread in threads for row in thread.rows()]
     files = {module.path for _, module, _ in rows if module}
     functions = {name.function or "" for _, _, names in rows for name in names if not dump.goroutines}
@@ -154,7 +154,7 @@ class _VerdictBuilder:
                 yield Finding("main", self._sentence(main) + moves, (main,))
 
     def _sentence(self, node: Node) -> str:
-        """Return a sentence about a thread, and about those that it waits for, up to the end of the chain."""
+        """Return a sentence about a thread, and about the threads that it waits for, to the chain's end."""
         path = chain(node, self._edges)
         is_told = path[-1] not in self._edges and self._is_certain(path)
         return self._wording.chain(path if is_told else path[:1])
@@ -164,7 +164,7 @@ class _VerdictBuilder:
         return len(path) <= 2 or (len(path) <= _MAX_CHAIN and self._at_one_instant(path[:-1]))
 
     def _at_one_instant(self, cycle: Sequence[Node]) -> bool:
-        """Return True if all threads of a cycle, and of the processes in it, slept at one instant."""
+        """Return True if all threads of a cycle, and of its processes, slept at one instant."""
         pids = {node.pid for node in cycle if not node.tid}
         threads = self._threads.items()
         return slept_together([t.dump.asleep for node, t in threads if node in cycle or node.pid in pids])
@@ -197,7 +197,7 @@ class _VerdictBuilder:
             yield Finding("deadlock", text, threads, tuple(map(self._wording.sentence, threads)))
 
     def _behind(self, nodes: Iterable[Node]) -> str:
-        """Return a clause about the threads that wait behind others; "": there are none."""
+        """Return a clause about the threads that wait behind a chain or a cycle; "": no such threads."""
         waiting = [self._threads[node].dump.name for node in nodes if node in self._threads]
         count = f"{len(waiting)} more thread{'s wait' if len(waiting) > 1 else ' waits'} behind them"
         return f"; {count} ({common_name(waiting)})" if waiting else ""
@@ -216,9 +216,9 @@ class _VerdictBuilder:
                 yield Finding("deadlock", text, (node,), lines)
 
     def _likely_deadlock(self, pid: int) -> Finding | None:
-        """Return the threads that wait for Locks that only they use, or for each other.
+        """Return a finding if threads wait only for each other, or for Locks that only these threads use.
 
-        A Lock notes no owner.  Any thread that uses a Lock may release it, unless it waits for this Lock.
+        A Lock notes no owner.  Any thread that uses a Lock, and does not wait for it, may release the Lock.
         """
         threads = {node: thread.dump.facts for node, thread in self._threads.items()
                    if node.pid == pid and thread.dump.python}  # fmt: skip
@@ -240,9 +240,9 @@ class _VerdictBuilder:
         return Finding("likely deadlock", text, tuple(group), tuple(map(self._wording.sentence, group)))
 
     def _blocked(self) -> Iterator[Finding]:
-        """Yield findings for the ends of chains of waits, those with most threads behind them first."""
+        """Yield a finding for each end of a chain of waits; the end with most waiting threads comes first."""
         known = {node for cycle in self._cycles for node in cycle}
-        matter = {node for node, wait in self._waits.items() if not wait.idle} - self._suspects
+        matter = {node for node, wait in self._waits.items() if not wait.is_usual} - self._suspects
         ends = [(end, tuple(node for node in nodes if node in matter))
                 for end, nodes in blockers(self._edges).items() if end not in known]  # fmt: skip
         for end, waiting in sorted(ends, key=lambda pair: (-len(pair[1]), pair[0])):
@@ -271,7 +271,7 @@ class _VerdictBuilder:
         return f"{len(nodes)} threads ({common_name([self._threads[node].dump.name for node in nodes])})"
 
     def _pools(self) -> Iterator[Finding]:
-        """Yield executors that have calls in their queue while all their threads are busy."""
+        """Yield a finding for each executor that has queued calls while all its threads are busy."""
         pools: dict[tuple[int, Pool], list[Node]] = {}
         for node, thread in self._threads.items():
             facts = thread.dump.facts
@@ -298,11 +298,11 @@ class _VerdictBuilder:
                 yield Finding("spinning", text, (node,))
 
     def _alone(self, kinds: Sequence[WaitKind]) -> Iterator[Finding]:
-        """Yield the waits of these kinds for no known thread or process; equal waits are one finding."""
+        """Yield the waits of these kinds whose holder is unknown; equal waits are one finding."""
         same: dict[tuple[int, str, str], list[Node]] = {}
         others = self._edges.keys() | self._suspects
         for node, wait in self._waits.items():
-            if wait.kind in kinds and node not in others and not wait.idle:
+            if wait.kind in kinds and node not in others and not wait.is_usual:
                 same.setdefault((node.pid, wait.kind, wait.what), []).append(node)
         for (pid, kind, _), nodes in sorted(same.items(), key=lambda item: (-len(item[1]), item[1])):
             text = self._wording.sentence(nodes[0])
@@ -314,19 +314,19 @@ class _VerdictBuilder:
 
 
 def _target(node: Node, wait: Wait) -> Node | None:
-    """Return the thread or process that has to act; None if it is unknown, or if there are several."""
+    """Return the thread or process that has to act; None if unknown, or if several can act."""
     if wait.tid is not None:
         return Node(node.pid, wait.tid)
-    if wait.kind is WaitKind.SIGNAL or (wait.idle and wait.timed):
-        return None  # any process may send a signal; idle: servers wait for work like this
+    if wait.kind is WaitKind.SIGNAL or (wait.is_usual and wait.timed):
+        return None  # any process may send a signal; idle servers wait for work with a time-out
     return Node(wait.pids[0], 0) if len(wait.pids) == 1 and wait.pids[0] != node.pid else None
 
 
 def _busy_place(thread: NamedThread) -> str:
-    """Return the place where a thread is busy: the innermost call that may have lasted since the first look.
+    """Return the place where a thread is busy: the innermost call that may exist since the first look.
 
-    If a function went on between the looks, the calls inside it are new ones.  If a caller calls it again
-    without a trace in the variables, the innermost call is new too: so no word says that it never returned.
+    If a function went on between the looks, the calls inside it are new.  The innermost call may also be new,
+    if its caller has called it again with equal variables.  So the text does not say that it never returned.
     """
     looks = [look.calls[::-1] for look in thread.dump.looks if look.calls]
     same = 0
@@ -336,7 +336,7 @@ def _busy_place(thread: NamedThread) -> str:
         same += 1
         if len({call.progress for call in calls}) > 1:
             break
-    inside = len(looks[-1]) - same if same else 0  # number of calls inside this one
+    inside = len(looks[-1]) - same if same else 0  # number of calls inside the innermost equal call
     verb = "runs" if same and inside <= _MAX_CALLS_INSIDE else "is busy"
     left_out = looks[-1][::-1][:inside] if looks else ()
     depth = sum(call.is_python for call in left_out) if thread.python else inside

@@ -1,7 +1,7 @@
 """Finds cycles in the graph of waits, and the threads and processes at the ends of chains of waits.
 
-A node waits for at most one other node.  A process waits if each of its threads waits.  It is stuck if no
-thread that its threads wait for can go on.  A cycle is reported once, beginning at its smallest node.
+A node waits for at most one other node.  A process waits if all its threads wait, and is stuck if all its
+threads are stuck.  A cycle is reported once, beginning at its smallest node.
 """
 
 from collections.abc import Collection, Mapping
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Node(NamedTuple):
-    """A thread; `tid` 0 means a process, of which any thread may act."""
+    """A thread, or a process (`tid` 0), of which any thread may act."""
 
     pid: int
     tid: int
@@ -31,7 +31,7 @@ def cycles(edges: Edges) -> tuple[tuple[Node, ...], ...]:
 
 
 def chain(start: Node, edges: Edges) -> tuple[Node, ...]:
-    """Return a node, the one it waits for, and so on: to one that does not wait, or once around a circle."""
+    """Return the nodes from `start` along the waits, to a node that does not wait, or once around a cycle."""
     path, node = {start: None}, edges.get(start)
     while node is not None and node not in path:
         path[node], node = None, edges.get(node)
@@ -39,7 +39,7 @@ def chain(start: Node, edges: Edges) -> tuple[Node, ...]:
 
 
 def blockers(edges: Edges) -> dict[Node, tuple[Node, ...]]:
-    """Return each node that does not wait, with the nodes that wait for it, directly or behind others."""
+    """Return each node that does not wait, with all nodes that wait for this node, directly or indirectly."""
     behind: dict[Node, list[Node]] = {}
     for start in edges:
         end = chain(start, edges)[-1]
@@ -49,7 +49,7 @@ def blockers(edges: Edges) -> dict[Node, tuple[Node, ...]]:
 
 
 def stuck(edges: Edges) -> frozenset[Node]:
-    """Return the nodes that can never go on: whatever they wait for cannot go on either."""
+    """Return the nodes that can never go on, because they wait for nodes that can never go on."""
     candidates = set(edges)
 
     def is_held(node: Node) -> bool:
@@ -63,7 +63,7 @@ def stuck(edges: Edges) -> frozenset[Node]:
 
 
 def mutual(needs: Mapping[Node, Collection[Node]]) -> frozenset[Node]:
-    """Return the nodes that need only each other, and are needed; `needs`: nodes that may let it go on."""
+    """Return the nodes that need only each other, and are needed; `needs`: nodes that may free the node."""
     group = {node for node, others in needs.items() if others}
     while out := {node for node in group if not group.issuperset(needs[node])}:
         group -= out
@@ -73,7 +73,7 @@ def mutual(needs: Mapping[Node, Collection[Node]]) -> frozenset[Node]:
 
 
 def with_processes(threads: Mapping[Node, Node | None]) -> dict[Node, Node]:
-    """Return the threads' edges (None: no edge), and one for each process all of whose threads wait."""
+    """Return the edges of threads (None: no edge), and an edge for each process whose threads all wait."""
     edges = {node: target for node, target in threads.items() if target is not None}
     for pid in {node.pid for node in threads}:
         own = sorted(node for node in threads if node.pid == pid)

@@ -1,4 +1,4 @@
-"""Names threads and processes and describes what they do, in the same words throughout a dump.
+"""Names threads and processes, and describes their activity, in the same words throughout a dump.
 
 The target chooses the names, which may contain control characters; `dumping.text` removes these.
 """
@@ -18,8 +18,8 @@ from sfsample.waiting.waits import Wait
 _MAX_PROCESSES_NAMED = 8  # processes named in one sentence
 _MAX_CHAIN = 8  # tasks of a chain that are named
 _UNLESS = " unless another of its threads acts"
-_MAX_NAMES = 3  # names of threads that have no prefix in common
-_SECONDS_UP_TO, _MINUTES_UP_TO = 120, 120  # limits above which minutes, and hours, are the unit
+_MAX_NAMES = 3  # names shown of threads that have no common prefix
+_SECONDS_UP_TO, _MINUTES_UP_TO = 120, 120  # up to 120 s in seconds, up to 120 min in minutes, then in hours
 _CALLBACK = ("asyncio/events.py", "Handle._run")  # file and function: an event loop runs a callback or task
 _CHILD_KINDS = (WaitKind.CHILD, WaitKind.VFORK, WaitKind.SIGNAL)
 _PEER_TEXTS = {  # kind of a wait -> text that links it to the processes that may end it
@@ -31,7 +31,7 @@ _PEER_TEXTS = {  # kind of a wait -> text that links it to the processes that ma
     WaitKind.CONNECT: "to be accepted by",
 }
 
-# kind of a wait -> what it means that only the waiting process itself has the other end of a pipe or socket
+# kind of a wait -> text if only the waiting process itself has the other end of the pipe or socket
 _OWN_TEXTS = {
     WaitKind.FULL_PIPE: "whose only reader is this process itself, so nothing will be read",
     WaitKind.EMPTY_PIPE: "whose only writer is this process itself, so nothing will come",
@@ -43,13 +43,13 @@ _LINKS = {WaitKind.THREAD: " ", WaitKind.FUTURE: ", to be computed by "}
 
 
 class Finding(NamedTuple):
-    """One sentence of the verdict.  `kind` is for scripts, `nodes` has the threads that it names."""
+    """One sentence of the verdict.  `kind` is for scripts; `nodes` are the threads in the sentence."""
 
     kind: str
     text: str
     nodes: tuple[Node, ...]
     lines: tuple[str, ...] = ()
-    goroutines: tuple[int, ...] = ()  # ids of the goroutines that it names
+    goroutines: tuple[int, ...] = ()  # ids of the goroutines in the sentence
 
 
 class Wording(NamedTuple):
@@ -80,7 +80,7 @@ class Wording(NamedTuple):
         return self.chain((node,))
 
     def chain(self, path: Sequence[Node]) -> str:
-        """Return a sentence on a chain of waits, from its first thread to what the last one does."""
+        """Return a sentence on a chain of waits, from the first thread to the activity of the last thread."""
         nodes, end = [node for node in path if node.tid], Node(path[-1].pid, path[-1].tid or path[-1].pid)
         nodes += [end] * (end in self.threads and end not in nodes)
         is_alone, functions = len(nodes) == 1, self.threads[nodes[0]].call_path()
@@ -98,11 +98,11 @@ class Wording(NamedTuple):
         return text
 
     def blocks_loop(self, node: Node) -> bool:
-        """Return True if a thread runs an event loop, and a callback or a coroutine does not give way."""
+        """Return True if a thread runs an event loop, and a callback or a coroutine blocks the loop."""
         thread, wait = self.threads.get(node), self.waits.get(node)
         if thread is None or thread.dump.moving is not False:
             return False
-        # uvloop runs callbacks without such a frame, but a loop that can go on waits for events
+        # uvloop has no frame like `_CALLBACK`; but a loop that nothing blocks waits for events
         is_elsewhere = thread.dump.facts.tasks and wait and wait.kind is not WaitKind.EVENTS
         return bool(is_elsewhere) or thread.runs_python(*_CALLBACK)
 
@@ -120,7 +120,7 @@ class Wording(NamedTuple):
             return f"{_state(thread)}{place}"
         idle = thread.dump.idle_s
         verb = wait.verb
-        # a thread that waits for the GIL asks for the GIL again and again: its last sleep is not its wait
+        # a thread that waits for the GIL wakes up again and again, so its last sleep is not its whole wait
         if idle is not None and wait.kind not in (WaitKind.SLEEP, WaitKind.GIL):
             verb = wait.lasting.format(time=format_seconds(idle))
         tasks = chain_text(thread.dump.facts.tasks) if wait.kind is WaitKind.EVENTS else ""
@@ -158,9 +158,9 @@ def frames_of(task: Task) -> tuple[NamedFrame, ...]:
 
 
 def chain_text(tasks: Sequence[Task]) -> str:
-    """Return a sentence about the longest chain of tasks that need each other, up to its end; "": none.
+    """Return a sentence about the longest chain of tasks that wait for one another; "": no chain.
 
-    Of equal ones, a task that sleeps comes last, because a sleep ends by itself.
+    If no task waits for another task, a task that sleeps comes last, because a sleep ends by itself.
     """
     edges, by_node = task_edges(tasks), {Node(0, task.address): task for task in tasks}
     needed = {address for task in tasks for address in task.on}
@@ -179,7 +179,7 @@ def chain_text(tasks: Sequence[Task]) -> str:
 
 
 def task_edges(tasks: Sequence[Task]) -> dict[Node, Node]:
-    """Return each task's edge to the first task that it needs; the id of a node is the address of a task."""
+    """Return the edge from each task to the first task that it needs; a node has the address of its task."""
     nodes = {task.address: Node(0, task.address) for task in tasks}
     needs = ((task, next(filter(nodes.get, task.on), None)) for task in tasks)
     return {nodes[task.address]: nodes[address] for task, address in needs if address is not None}

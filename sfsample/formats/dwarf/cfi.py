@@ -1,4 +1,4 @@
-"""Executes call frame instructions: the programs of a CIE and an FDE become rows.
+"""Computes rows: executes the call frame instructions of a CIE and of an FDE.
 
 An unknown opcode raises `FormatError`, because the size of its operands is unknown.
 
@@ -13,7 +13,7 @@ from sfsample.formats.dwarf.reader import DwarfReader
 
 _MAX_RULES = 256  # rules of one row; AMD64 has 130 numbered registers, and a signal frame may list all
 _NO_REGISTER = -1  # register number of a CFA that is an expression
-_MAX_STATES = 64  # nested DW_CFA_remember_state; compilers use one
+_MAX_STATES = 64  # nested DW_CFA_remember_state; compilers do not nest them
 # DW_CFA_advance_loc1, _loc2, _loc4, DW_CFA_MIPS_advance_loc8: opcode -> bytes of the operand
 _ADVANCES = {0x02: 1, 0x03: 2, 0x04: 4, 0x1D: 8}
 
@@ -40,7 +40,7 @@ class Cie(NamedTuple):
     data_align: int  # data_alignment_factor
     ra_register: int  # return_address_register
     encoding: int  # augmentation 'R': DW_EH_PE of an FDE's addresses
-    sized: bool  # augmentation 'z': FDEs have augmentation data, after its length
+    sized: bool  # augmentation 'z': FDEs have augmentation data, which begins with its length
     signal: bool  # augmentation 'S'
     cfa: Rule | None  # CFA after the initial instructions; None: the FDE must define it
     rules: Rules  # rules after the initial instructions; FDEs share them, so they must not be changed
@@ -48,7 +48,7 @@ class Cie(NamedTuple):
 
 
 class CfiMachine:
-    """The interpreter: the current row, and the remembered rows."""
+    """The interpreter, with the current row and the remembered rows."""
 
     __slots__ = ("_states", "cfa", "cie", "ra_signed", "rules")
 
@@ -67,9 +67,9 @@ class CfiMachine:
         return CfiRow(self.cfa, rules, cie.ra_register, cie.signal, self.ra_signed)
 
     def run(self, program: DwarfReader, location: int) -> Iterator[int]:
-        """Execute the program, and yield each new location, up to which the current row holds.
+        """Execute the program.  Yield each new location; up to it, the current row holds.
 
-        Most instructions have an operand in the low six bits of their opcode, so these are tried first.
+        Most instructions have an operand in the low six bits of their opcode, so they are tried first.
         """
         cie, pos, end = self.cie, 0, len(program.data)
         while pos < end:
@@ -99,19 +99,19 @@ class CfiMachine:
                     pos = self._execute(opcode, program, pos)
 
     def _execute(self, opcode: int, program: DwarfReader, pos: int) -> int:
-        """Execute an instruction that does not advance; return the position of the next."""
+        """Execute an instruction that keeps the location; return the position of the next instruction."""
         match opcode:
             case 0x0A:  # DW_CFA_remember_state
                 if len(self._states) >= _MAX_STATES:
                     raise program.damaged(pos, "too many remembered states")
                 self._states.append((self.cfa, self._copy_rules(program), self.ra_signed))
-            case 0x0B:  # DW_CFA_restore_state; compilers rely on CFA, rules and signing state
+            case 0x0B:  # DW_CFA_restore_state; it restores the CFA, rules and signing state
                 if not self._states:
                     raise program.damaged(pos, "DW_CFA_restore_state without a remembered state")
                 self.cfa, self.rules, self.ra_signed = self._states.pop()
             case 0x2C | 0x2D:
                 # DW_CFA_AARCH64_negate_ra_state(_with_pc): signing of the return address begins or ends here.
-                # On SPARC, which sfsample does not unwind, the second is DW_CFA_GNU_window_save.
+                # On SPARC, which sfsample does not unwind, opcode 0x2d is DW_CFA_GNU_window_save.
                 self.ra_signed = not self.ra_signed
             case 0x2E:  # DW_CFA_GNU_args_size, for exception handling only
                 _, pos = program.uleb128(pos)
@@ -123,9 +123,9 @@ class CfiMachine:
         return pos
 
     def _define_cfa(self, opcode: int, program: DwarfReader, pos: int) -> int:
-        """Execute an instruction of DWARF 5 section 6.4.2.2; return the position of the next.
+        """Execute an instruction of DWARF 5 section 6.4.2.2; return the position of the next instruction.
 
-        As in libgcc and readelf, an expression survives a new offset, but not a new register.
+        As in libgcc and readelf, a new offset keeps the expression, and a new register removes it.
         """
         register, offset, _, expression = self.cfa or (_NO_REGISTER, 0, False, b"")
         if opcode in (0x0C, 0x0D, 0x12):  # DW_CFA_def_cfa, _register, _sf
@@ -184,7 +184,7 @@ class CfiMachine:
         return program.block(pos, size)
 
     def _restore(self, register: int) -> None:
-        """Restore the register's rule of the CIE; if the CIE has none, drop the rule."""
+        """Replace the rule of a register by that of the CIE; if the CIE has none, drop the rule."""
         if register in self.cie.rules:
             self.rules[register] = self.cie.rules[register]
         else:

@@ -1,8 +1,8 @@
 """Reads `.eh_frame` and `.debug_frame`: finds the FDE and the row for an address.
 
-It parses on demand: a look-up bisects the search table of `.eh_frame_hdr` in place, and reads one FDE and its
-CIE.  All linkers write one encoding of the search table; a table of another encoding is not used.  The zero
-terminator ends the entries, or the section ends.  `.debug_frame` has other ids for CIEs and FDEs.
+A look-up bisects the search table of `.eh_frame_hdr` in place, and then reads one FDE and its CIE.  All
+linkers encode the search table in the same way; a table with another encoding is not used.  The entries end
+at a zero terminator, or at the end of the section.  `.debug_frame` has other ids for CIEs and FDEs.
 
 Invariant: any bytes parse or raise `FormatError` (tests/properties/test_eh_frame_properties.py), and a
 look-up reads a limited number of entries and bytes (tests/formats/dwarf/test_eh_frame.py).
@@ -27,13 +27,13 @@ from sfsample.formats.dwarf.reader import OMIT, DwarfReader
 
 _HDR = ".eh_frame_hdr"
 _DATAREL_SDATA4 = 0x3B  # encoding: signed 4-byte distances from the start of `.eh_frame_hdr`
-# The longest CIE seen has 40 bytes.  With the limit, FDEs cannot each refer to another part of one huge CIE.
+# The longest CIE seen has 40 bytes.  In a hostile file, huge CIEs that overlap would be read again and again.
 _MAX_CIE_SIZE = 0x1000  # bytes
 _MAX_PROGRAM_SIZE = 1 << 16  # bytes of a function's instructions; the longest of librustc_driver has 11,579
 _MAX_INDEXED = 1 << 19  # entries indexed without a search table; librustc_driver has 107,000
 _MAX_CACHED_FUNCTIONS = 512  # functions whose rows are cached
 _MAX_CACHED_CIES = 4096  # CIEs; a `.debug_frame` has one for each source file
-_MAX_CACHED_PROGRAM_SIZE = 512  # bytes of a function's instructions whose rows are cached
+_MAX_CACHED_PROGRAM_SIZE = 512  # bytes of a function's instructions; rows of longer programs are not cached
 _MAX_ADDRESS = (1 << 64) - 1
 
 
@@ -61,7 +61,7 @@ Rows = tuple[tuple[int, CfiRow], ...]  # (vaddr of the first byte, row)
 
 
 class _Entry(NamedTuple):
-    """The common part of a CIE and an FDE.  All fields are section offsets."""
+    """The fields that both a CIE and an FDE have.  All are section offsets."""
 
     offset: int
     cie: int | None  # offset of an FDE's CIE; None: the entry is a CIE
@@ -119,15 +119,15 @@ class EhFrame:
         return current.row._replace(rules=dict(current.row.rules)) if current else None
 
     def row_range_at(self, vaddr: int) -> RowRange | None:
-        """Return the same as `row_at`, and the vaddrs at which the row certainly holds.
+        """Return the row for `vaddr`, as `row_at` does, with the vaddrs at which the row certainly holds.
 
-        The row is shared and must not be changed.
+        The caller must not change the row, because it is cached.
         """
         fde = self.find(vaddr)
         if fde is None:
             return None
         rows = self._cached_rows(fde)
-        if not rows:  # execute the program only up to `vaddr`: damage behind it does not matter
+        if not rows:  # program is executed up to `vaddr` only: later damage does not matter
             program, machine = self._program(fde), CfiMachine(fde.cie)
             for location in machine.run(program, fde.start):
                 if location > vaddr:
@@ -203,15 +203,15 @@ class EhFrame:
             self._index = []
             try:
                 self._index.extend(fde for fde in self.fdes(_MAX_INDEXED) if fde.size)
-            finally:  # after too many entries only this first look-up fails
+            finally:  # if there are too many entries, only this first look-up fails
                 self._index.sort(key=itemgetter(0))
         position = bisect_right(self._index, vaddr, key=itemgetter(0)) - 1
         return None if position < 0 else self._index[position]
 
     def _entry(self, offset: int) -> _Entry | None:
-        """Read the length and the id of an entry; None: the zero terminator, or no offset in the section.
+        """Read the length and the id of an entry; None: the entries or the section have ended.
 
-        After an extended length the id has 4 bytes in `.eh_frame` (LSB) and 8 bytes in `.debug_frame`.
+        After an extended length, the id has 4 bytes in `.eh_frame` (LSB) and 8 bytes in `.debug_frame`.
         """
         section = self._section
         length = section.integer(offset, 4) if 0 <= offset < len(section.data) else 0
@@ -227,7 +227,7 @@ class EhFrame:
         entry_id = section.integer(id_at, id_size)
         if self._debug:  # the id of an FDE is the offset of its CIE
             cie = None if entry_id == (1 << 8 * id_size) - 1 else entry_id
-        else:  # it is the distance back to its CIE
+        else:  # the id of an FDE is the distance back to its CIE
             cie = id_at - entry_id if entry_id else None
         return _Entry(offset, cie, id_at + id_size, id_at + length)
 
@@ -238,7 +238,7 @@ class EhFrame:
         size, pos = fields.plain(pos, cie.encoding & 0x0F)
         if size < 0:
             raise fields.damaged(pos, f"a range of {size} bytes")
-        if cie.sized:  # augmentation data, which no unwinder needs (the LSDA's address)
+        if cie.sized:  # augmentation data: the address of the LSDA, which unwinding does not need
             length, pos = fields.uleb128(pos)
             _, pos = fields.block(pos, length)
         return Fde(start, size, cie, entry.offset, entry.fields_at + pos, entry.end)
@@ -297,7 +297,7 @@ def _cie_fields(fields: DwarfReader, offset: int) -> tuple[Cie, int]:
 def _augmentation(fields: DwarfReader, letters: bytes, pos: int) -> tuple[int, bool, int]:
     """Return the pointer encoding, True for a signal frame, and the position of the instructions.
 
-    After 'z' the augmentation data has a length.  So the data of an unknown letter can be skipped.
+    If the first letter is 'z', the data begins with its length.  So data of unknown letters can be skipped.
     """
     encoding, signal = 0, False
     if not letters.startswith(b"z"):

@@ -1,4 +1,4 @@
-"""Evaluates DWARF expressions of call frame information to one number, or to None if the value is unknown.
+"""Evaluates DWARF expressions in call frame information.  The result is a number, or None: unknown.
 
 A value is unknown if a register is unknown, memory cannot be read, the expression's stack is too short, or an
 operation is not allowed in CFI (DWARF 5 section 6.4.2).  Every value is a 64-bit word.  Only abs, div, shra
@@ -68,7 +68,7 @@ _UNARY: dict[int, Callable[[int], int]] = {
 
 
 class _NoValueError(Exception):
-    """The value is unknown.  `evaluate` catches this exception."""
+    """Raised if the value is unknown.  `evaluate` catches it."""
 
 
 class _Evaluation(NamedTuple):
@@ -81,7 +81,7 @@ class _Evaluation(NamedTuple):
     stack: list[int]
 
     def run(self) -> int:
-        """Return the top of the stack at the end."""
+        """Execute the expression, and return the value on top of the stack at the end."""
         pos, end = 0, len(self.code.data)
         for _ in range(_MAX_OPERATIONS + 1):
             if pos == end:
@@ -118,7 +118,7 @@ class _Evaluation(NamedTuple):
         stack, code = self.stack, self.code
         match opcode:
             case 0x06:  # DW_OP_deref
-                stack.append(self._known(self.memory.word(stack.pop())))
+                stack.append(self._required(self.memory.word(stack.pop())))
             case 0x10:  # DW_OP_constu
                 value, pos = code.uleb128(pos)
                 stack.append(value)
@@ -152,17 +152,17 @@ class _Evaluation(NamedTuple):
             case 0x94:  # DW_OP_deref_size
                 address, size = stack.pop(), code.u8(pos)
                 data = self.memory.read(address, size) if 1 <= size <= 8 else None
-                stack.append(int.from_bytes(self._known(data), code.byteorder))
+                stack.append(int.from_bytes(self._required(data), code.byteorder))
                 pos += 1
             case 0x96:  # DW_OP_nop
                 pass
-            case 0x9C:  # DW_OP_call_frame_cfa; the initial value of a register's rule is the CFA
-                stack.append(self._known(self.initial) & _WORD)
+            case 0x9C:  # DW_OP_call_frame_cfa: the CFA, which is the initial value for a register's rule
+                stack.append(self._required(self.initial) & _WORD)
             case _:
                 raise _NoValueError
         return pos
 
-    def _known(self, value: _T | None) -> _T:
+    def _required(self, value: _T | None) -> _T:
         if value is None:
             raise _NoValueError
         return value
@@ -173,8 +173,8 @@ def evaluate(
 ) -> int | None:
     """Return the value of `expression`; None: it is unknown.
 
-    `initial` is the value on the stack at the start: the CFA for the rule of a register.  For the rule of the
-    CFA it is None, and the stack is empty.
+    `initial` is the value on the stack at the start.  For the rule of a register, this is the CFA.  For the
+    rule of the CFA, it is None, and the stack is empty.
     """
     code = DwarfReader("DWARF expression", expression, 0, byteorder)
     stack = [] if initial is None else [initial & _WORD]

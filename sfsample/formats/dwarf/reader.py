@@ -1,7 +1,7 @@
 """Reads fields of DWARF tables: fixed-size integers, LEB128, strings, encoded pointers.
 
-A read takes a position and returns the value; if the size varies, it also returns the next position.  A
-reader keeps no position.  A read beyond the span raises `FormatError` with the section and the offset in it.
+A method takes a position and returns the value; if the size varies, it also returns the position after the
+value.  A reader stores no position.  A read beyond the span raises `FormatError` (offset in the section).
 
 Source: DWARF 5 section 7.6 (LEB128); LSB 5.0 core "DWARF Extensions" (DW_EH_PE pointer encodings).
 """
@@ -23,7 +23,7 @@ _MAX_LEB128_SIZE = 10  # bytes of a 64-bit value
 _WORD = (1 << 64) - 1
 
 OMIT = 0xFF  # DW_EH_PE_omit
-# low four bits of an encoding -> bytes: DW_EH_PE_absptr, udata2, 4, 8, then the signed ones
+# low four bits of an encoding -> bytes: DW_EH_PE_absptr, udata2, 4, 8, signed, sdata2, 4, 8
 _FIXED_SIZES = {0x0: 8, 0x2: 2, 0x3: 4, 0x4: 8, 0x8: 8, 0xA: 2, 0xB: 4, 0xC: 8}
 
 
@@ -37,7 +37,7 @@ class DwarfReader(NamedTuple):
     origin: int = 0  # offset of the span in the section
 
     def damaged(self, pos: int, what: str) -> FormatError:
-        """Return the error for the byte at `pos`; if the span ends before it, for the end."""
+        """Return an error at `pos`; if the span ends before `pos`, at the end of the span."""
         return FormatError(self.section, self.origin + min(pos, len(self.data)), what)
 
     def span(self, begin: int, end: int) -> "DwarfReader":
@@ -46,7 +46,7 @@ class DwarfReader(NamedTuple):
         return DwarfReader(self.section, data, vaddr, self.byteorder, origin=self.origin + begin)
 
     def block(self, pos: int, size: int) -> tuple[bytes, int]:
-        """Read `size` bytes unchanged."""
+        """Read `size` bytes."""
         if size > len(self.data) - pos:
             raise self.damaged(pos, f"{size} bytes do not fit")
         return bytes(self.data[pos : pos + size]), pos + size
@@ -98,7 +98,7 @@ class DwarfReader(NamedTuple):
         raise self.damaged(pos, "LEB128 is longer than 64 bits")
 
     def pointer(self, pos: int, encoding: int, data_base: int | None = None) -> tuple[int, int]:
-        """Read a pointer of a DW_EH_PE encoding, and add its base.
+        """Read a pointer in a DW_EH_PE encoding, and add its base.
 
         Raises FormatError for an indirect pointer, which needs the target's memory, and for an unknown base.
         """
@@ -117,7 +117,7 @@ class DwarfReader(NamedTuple):
         return base + value & _WORD, end
 
     def plain(self, pos: int, encoding: int) -> tuple[int, int]:
-        """Read a pointer of a DW_EH_PE encoding without its base."""
+        """Read a pointer in a DW_EH_PE encoding, without its base."""
         match encoding & 0x0F:
             case 0x01:  # DW_EH_PE_uleb128
                 return self.uleb128(pos)

@@ -1,7 +1,7 @@
 """Reads ELF core files: the mappings, the bytes that were dumped, and the notes about the process.
 
-The size of the file limits all counts and sizes in it.  A damaged note is skipped, and `problems` says so.  A
-file without threads is refused.
+The size of the file limits the counts and sizes in the file.  A damaged note is skipped, and `problems` says
+so.
 
 Source: gABI chapter 5 (notes); Linux include/linux/elfcore.h (`elf_prstatus`, `elf_prpsinfo`: one layout on
 all 64-bit machines) and fs/binfmt_elf.c (NT_FILE); gdb writes the same.
@@ -79,7 +79,7 @@ class CoreFile:
                 except FormatError as limit:
                     self._note_damage(segment, limit.offset, limit)
                 if self._notes_left < 0:
-                    raise FormatError(self.image.name, segment.offset, "more notes than such a file can have")
+                    raise FormatError(self.image.name, segment.offset, "more notes than its size allows")
 
     def _read_segment(self, segment: Segment) -> None:
         data = self.image.data[segment.offset : segment.offset + segment.filesz]
@@ -97,7 +97,7 @@ class CoreFile:
         self.problems.append(f"{place}: {damage.section}: {damage.what}")
 
     def _read_note(self, note: Note) -> None:
-        """Read one note.  A register set belongs to the thread of the last NT_PRSTATUS."""
+        """Read one note.  A register set belongs to the thread of the NT_PRSTATUS before it."""
         desc = note.desc
         match note.owner, note.type:
             case b"CORE", 1:

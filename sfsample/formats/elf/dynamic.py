@@ -29,14 +29,11 @@ _MAX_NAME_SIZE = 1 << 12  # bytes
 # nearly all without a symbol.
 _MAX_SYMBOLS, _MAX_RELOCATIONS = 1 << 20, 1 << 22
 _MAX_USED_RELOCATIONS = 1 << 20  # records returned of a table
-_HASH_NCHAIN = {22: "8xQ"}  # nchain in DT_HASH if entries have 64 bits; key: e_machine; others: "4xI"
+_HASH_NCHAIN = {22: "8xQ"}  # e_machine -> format of nchain in DT_HASH; other machines: "4xI"
 
 
 def as_linked(section: bytes, bias: int, byteorder: ByteOrder) -> bytes:
-    """Return a dynamic section that was read from memory as the file has it: without `bias` in its pointers.
-
-    glibc adds the load bias to the pointers.
-    """
+    """Return a dynamic section from memory as the file has it: without the `bias` that glibc adds."""
     pair = Struct("<qQ" if byteorder == "little" else ">qQ")
     entries = pair.iter_unpack(section[: len(section) & -16])
     return b"".join(pair.pack(tag, value - bias if tag in _POINTERS and value >= bias else value)
@@ -46,7 +43,7 @@ def as_linked(section: bytes, bias: int, byteorder: ByteOrder) -> bytes:
 def find_symbol(records: memoryview, strings: memoryview, name: str, byteorder: ByteOrder) -> int | None:
     """Return the vaddr of the symbol with this name in a symbol table; None if no record defines it."""
     wanted, text, at, numbers = name.encode() + b"\0", bytes(strings), -1, set()
-    while (at := text.find(wanted, at + 1)) >= 0:  # place of the name, or of the end of a longer name
+    while (at := text.find(wanted, at + 1)) >= 0:  # offset of the name, or of the end of a longer name
         numbers.add(at)
     whole = records[: len(records) // _SYM_SIZE * _SYM_SIZE]
     fields = Struct(f"{'<' if byteorder == 'little' else '>'}I2xHQ8x").iter_unpack(whole if numbers else b"")
@@ -72,7 +69,7 @@ class Dynamic:
         data = image.loaded(segment.vaddr, segment.filesz) if segment else None
         entries = (data or memoryview(b""))[: _MAX_TAGS * 16]
         pairs = Struct(self._order + "qQ").iter_unpack(entries[: len(entries) & -16])
-        self._tags: dict[int, int] = dict(takewhile(itemgetter(0), pairs))  # DT_NULL, 0, ends them
+        self._tags: dict[int, int] = dict(takewhile(itemgetter(0), pairs))  # DT_NULL (0) ends the entries
 
     @cached_property
     def symbols(self) -> tuple[memoryview, memoryview] | None:
@@ -95,7 +92,7 @@ class Dynamic:
         return table[: count * size]
 
     def defines(self, vaddr: int) -> bool:
-        """Return True if a symbol that other modules can see is at `vaddr`."""
+        """Return True if this file exports a symbol at `vaddr`."""
         fields = Struct(f"{self._order}6xHQ8x").iter_unpack(self._records())  # st_shndx, st_value
         return any(value == vaddr and section for section, value in fields)
 
@@ -124,7 +121,7 @@ class Dynamic:
         return name.decode("utf-8", "replace") if end else ""
 
     def plt_relocations(self) -> list[Relocation]:
-        """Return the relocations of PLT slots in file order: a lazy PLT stub pushes an index into them."""
+        """Return the relocations of PLT slots, in file order."""
         return list(self._relocations(_DT_JMPREL, _DT_PLTRELSZ))
 
     def relocations(self) -> Iterator[Relocation]:
@@ -132,7 +129,7 @@ class Dynamic:
         return self._relocations(_DT_RELA, _DT_RELASZ, without_symbol=False)
 
     def imports(self) -> dict[int, str]:
-        """Return the names of imported symbols, by the slot that holds the symbol's address."""
+        """Return the names of imported symbols; key: vaddr of the slot that holds the symbol's address."""
         relocations = (*self.relocations(), *self.plt_relocations())
         names = {relocation.slot: self.symbol_name(relocation.symbol) for relocation in relocations}
         return {slot: name for slot, name in names.items() if name}
@@ -151,7 +148,7 @@ class Dynamic:
         return None if vaddr is None else self._image.loaded(vaddr, size)
 
     def _symbol_count(self) -> int:
-        """Return the number of dynamic symbols, by a hash table; 0 if there is none."""
+        """Return the number of dynamic symbols according to a hash table; 0 if there is no hash table."""
         table = self._table(_DT_HASH)
         if table is not None and len(table) >= 16:
             return int(unpack_from(self._order + _HASH_NCHAIN.get(self._image.machine, "4xI"), table)[0])

@@ -1,11 +1,11 @@
 """Reads ELF files: segments, sections, notes.
 
-No other module imports pyelftools.  It parses the headers.  It must not interpret CFI or symbols: it is too
-slow, and wrong for some CFI opcodes.  Any exception that it raises on foreign bytes becomes a `FormatError`.
+Only this file imports pyelftools, which parses the headers.  For CFI and symbols pyelftools is too slow, and
+it is wrong for some CFI opcodes.  An exception of pyelftools on damaged bytes becomes a `FormatError`.
 Sections are read on first use, because a stripped file or a copy of memory may have none.
 
-Invariant: no table of a hostile file takes long.  Each is read up to a limit, and `problems` names the limits
-that were reached (tests/formats/elf/test_limits.py).
+Invariant: no table of a hostile file takes long to read.  Each table is read up to a limit, and `problems`
+names the limits that were reached (tests/formats/elf/test_limits.py).
 
 Source: System V gABI chapters 4 and 5; Linux fs/binfmt_elf.c, load_elf_phdrs (64 KiB of program headers).
 """
@@ -68,7 +68,7 @@ class Section(NamedTuple):
 
 @lru_cache(maxsize=16)
 def _structs(byteorder: ByteOrder, *kind: int | str) -> ELFStructs:
-    """Return pyelftools' structures for one kind of file.  They are cached, as they take 80 KB and 1 ms."""
+    """Return pyelftools' structures for one kind of file.  They are cached: one takes 80 KB and 1 ms."""
     structs = ELFStructs(little_endian=byteorder == "little", elfclass=64)
     structs.create_basic_structs()
     if kind:
@@ -79,8 +79,8 @@ def _structs(byteorder: ByteOrder, *kind: int | str) -> ELFStructs:
 class ElfImage:
     """One ELF object, with the tables that unwinding and symbols need; they are read on first use.
 
-    `is_core`: the user says that it is a core file, which has a segment for each mapping.  The constructor
-    raises FormatError if the bytes are not a usable 64-bit ELF object.
+    `is_core`: the caller expects a core file, which has a segment for each mapping.  The constructor raises
+    FormatError if the bytes are not a usable 64-bit ELF object.
     """
 
     def __init__(self, data: Buffer, name: str, *, is_core: bool = False) -> None:
@@ -92,7 +92,7 @@ class ElfImage:
         self._check_ident()
         self._stream = data if isinstance(data, mmap) else BytesIO(data)
         try:
-            # not ELFFile, which imports the DWARF half of pyelftools and takes a tenth of the time of a dump
+            # no ELFFile: its import of the DWARF half of pyelftools takes 1/10 of a dump's time
             self._header = header = struct_parse(_structs(self.byteorder).Elf_Ehdr, self._stream, 0)
             kind = header["e_type"], header["e_machine"], header["e_ident"]["EI_OSABI"]
             self._structs = _structs(self.byteorder, *kind)
@@ -103,7 +103,7 @@ class ElfImage:
             raise FormatError(name, 0, f"unreadable ELF headers: {damage!r}") from None
 
     def release_pages(self) -> None:
-        """Free the memory of the pages of a mapped file; the kernel reads them again when they are needed."""
+        """Free the memory that a mapped file takes; the kernel reads its pages again when they are needed."""
         if isinstance(self.data.obj, mmap):
             self.data.obj.madvise(MADV_DONTNEED)
 
@@ -147,10 +147,10 @@ class ElfImage:
     def load_bias(self, start: int, offset: int, *, executable: bool, base: int | None = None) -> int | None:
         """Return address - vaddr for a mapping of file `offset` at `start`; None: no PT_LOAD has that offset.
 
-        Two segments may share a page of the file (end of text, start of data or of other text).  Permissions
-        distinguish them.  If they have the same permissions, the mapping belongs to the segment that begins
-        in the first page of the mapping.  If several begin there, the load bias of the file's first byte
-        decides; `base`: address of that byte.
+        One segment may end and another begin in one page of the file.  The permissions of the mapping tell
+        which segment it is.  If both have these permissions, it is the segment that begins in the first page
+        of the mapping.  If several begin there, it is the segment with the load bias of the file's first
+        byte, which is at address `base`.
         """
         sharing = [
             segment for segment in self.segments
@@ -227,7 +227,7 @@ class ElfImage:
         if not base or not size:
             return
         if base + size > len(self.data):
-            raise ValueError(f"at {base:#x}, behind the end of the file")
+            raise ValueError(f"at {base:#x}, beyond the end of the file")
         offsets = range(base, len(self.data) - size + 1, size)[:count]
         raws = [struct_parse(self._structs.Elf_Shdr, self._stream, at) for at in offsets]
         names = raws[header["e_shstrndx"]]
@@ -257,7 +257,8 @@ class ElfImage:
     def sframe(self) -> tuple[memoryview, int] | None:
         """Return the SFrame bytes and their vaddr, or None.
 
-        PT_GNU_SFRAME has them.  Linkers that concatenate write no such segment, but a section `.sframe`.
+        They are in the segment PT_GNU_SFRAME.  A linker that only concatenates tables writes no such segment.
+        Then they are in the section `.sframe`.
         """
         in_segment = self._segment_bytes(PT_GNU_SFRAME)
         section = None if in_segment else self.section(".sframe")
@@ -296,7 +297,7 @@ class ElfImage:
         return build_id
 
     def headers(self) -> "ElfImage":
-        """Return an image of the headers: the build-id, and the segments if the first page has them."""
+        """Return an image with only the build-id, and with the segments if they are in the first page."""
         header = self._header
         end = max(_EHDR_SIZE, header["e_phoff"] + header["e_phnum"] * header["e_phentsize"])
         head = bytearray(self.data[: end if end <= PAGE else _EHDR_SIZE])
@@ -319,10 +320,10 @@ class Note(NamedTuple):
 
 
 def notes(data: memoryview, byteorder: ByteOrder) -> Iterator[Note]:
-    """Yield the whole notes of one PT_NOTE segment (gABI, "Note Section").
+    """Yield the complete notes of one PT_NOTE segment (gABI, "Note Section").
 
-    No specification has a long owner, so only the first bytes of an owner are read.  Raises FormatError if
-    there are more than `_MAX_CORE_NOTES`.
+    Real owners are short, so only the first bytes of an owner are read.  Raises FormatError if there are more
+    than `_MAX_CORE_NOTES`.
     """
     offset = 0
     for _ in range(_MAX_CORE_NOTES):

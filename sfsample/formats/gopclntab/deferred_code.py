@@ -1,6 +1,6 @@
-"""Reads where a function keeps its deferred calls, and which lock a deferred function unlocks.
+"""Finds where a Go function keeps its deferred calls, and how a deferred function unlocks a lock.
 
-A function with "open-coded" defers keeps a bit for each on its stack, and a closure.  FUNCDATA says where.
+For each "open-coded" defer, a function keeps a bit and a closure in its stack frame.  FUNCDATA says where.
 Other defers are in a list of the goroutine.
 
 Source: Go, src/runtime/panic.go (nextFrame; up to 1.21: addOneOpenDeferFrame),
@@ -14,19 +14,20 @@ from sfsample.formats.gopclntab.places import inlined_names
 from sfsample.formats.gopclntab.table import GoFunction, GoTable
 
 _FUNCDATA_OPEN_DEFERS = 4  # internal/abi.FUNCDATA_OpenCodedDeferInfo
-_CONTIGUOUS_SINCE = 22  # minor version: the closures lie beside each other
+_CONTIGUOUS_SINCE = 22  # minor version of Go from which on the closures are contiguous
 _MAX_DEFERS = 8  # open-coded defers of a function: one byte has their bits
 _INFO_BYTES = 50  # ten varints of five bytes
 _MAX_CODE_BYTES = 1 << 12  # bytes of the code of a deferred function that are searched for calls
 _CALL, _CALL_BYTES = 0xE8, 5  # x86-64: call with a relative address
-# The first name that a deferred function calls, or has inlined, says what it does.
+# end of a name that a deferred function calls, or has inlined -> what it does; the first match counts
 UNLOCKS = {"(*RWMutex).RUnlock": "RUnlock", "(*RWMutex).Unlock": "write Unlock", "(*Mutex).Unlock": "Unlock"}
 
 
 def open_defers(table: GoTable, vaddr: int) -> tuple[int, tuple[int, ...]] | None:
-    """Return the offsets below varp, in bytes, of the bits and of the closures of the function at `vaddr`.
+    """Return the offset of the bits, and the offsets of the closures, of the function at `vaddr`.
 
-    Bit `i` belongs to closure `i`; varp is the CFA minus 16 on x86-64.  None: it has no such defers.
+    Offsets are bytes below varp, the CFA minus 16 on x86-64.  Bit `i` belongs to closure `i`.  None: the
+    function has no open-coded defers.
     """
     try:
         function = table.function_at(vaddr)
@@ -55,7 +56,7 @@ def _varints(data: bytes) -> Iterator[int]:
 
 
 def unlocked_by(table: GoTable, entry: int) -> str:
-    """Return the call that a deferred function makes on the lock that it captured ("RUnlock"), or ""."""
+    """Return the call by which a deferred function unlocks a lock ("RUnlock"); "": it unlocks no lock."""
     try:
         function = table.function_at(entry)
         if function is None or function.entry != entry:

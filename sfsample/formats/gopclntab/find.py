@@ -1,11 +1,11 @@
 """Finds `.gopclntab`, `runtime.moduledata` and `runtime.waitReasonStrings` in an ELF file.
 
-The section names the table, unless a linker has merged the section into `.data.rel.ro` (PIE with cgo up to Go
-1.25), or section headers are missing.  Then the magic of its header is searched.  moduledata begins at the
-word in writable data that is the vaddr of the table.
+The table has its own section, unless a linker has merged it into `.data.rel.ro` (PIE with cgo up to Go 1.25),
+or section headers are missing.  Then sfsample searches for the magic number of the table's header.
+moduledata begins with the vaddr of the table, so sfsample searches writable data for this word.
 
-A goroutine has the number of its reason to wait, which differs between versions.  The array
-`waitReasonStrings` has the texts.  It is found by its second text, which is the same in all versions.
+A goroutine has a number for the reason of its wait.  The numbers differ between versions of Go, so sfsample
+reads the texts from the array `waitReasonStrings`, whose second text is the same in all versions.
 
 Source: Go, src/runtime/symtab.go (pcHeader, moduledata), src/runtime/runtime2.go (waitReasonStrings),
 src/cmd/link/internal/ld/pcln.go.
@@ -20,7 +20,7 @@ from sfsample.formats.elf.image import PF_W, PF_X, PT_LOAD, ElfImage
 from sfsample.formats.gopclntab.table import LAYOUTS, SECTION, GoHeader, GoModuleData, GoTable
 
 _SECTIONS = (SECTION, ".data.rel.ro.gopclntab")
-_MARKS = (".go.buildinfo", ".note.go.buildid")  # sections that say that a file has Go code
+_MARKS = (".go.buildinfo", ".note.go.buildid")  # sections of a file that has Go code
 # magic, two zero bytes, smallest size of an instruction, size of a pointer: Go 1.18 and later
 _HEADER_START = re.compile(rb"[\xf0\xf1]\xff\xff\xff\0\0[\1\2\4]\x08")
 _HEADER_SIZE = 72  # bytes
@@ -50,7 +50,7 @@ def find_table(image: ElfImage) -> GoTable | None:
 
 
 def _candidates(image: ElfImage) -> Iterator[tuple[int, memoryview]]:
-    """Yield the vaddr and the bytes of possible tables."""
+    """Yield the vaddr and the bytes of each possible table."""
     for name in _SECTIONS:
         section = image.section(name)
         if section is not None:
@@ -58,7 +58,7 @@ def _candidates(image: ElfImage) -> Iterator[tuple[int, memoryview]]:
             return
     if image.sections and not any(image.section(name) for name in _MARKS):
         return
-    # code last: it is large, and its pages would be read for nothing
+    # code last: it is large, and mostly has no table
     for vaddr, data in (*_segments(image, 0, PF_X), *_segments(image, PF_X, PF_X)):
         for found in _HEADER_START.finditer(data):
             if found.start() % 8 == 0:
@@ -78,12 +78,12 @@ def _header(data: memoryview, vaddr: int) -> GoHeader:
     magic, _, quantum, _, *words = unpack_from("<IHBB8Q", data)
     functions, _, text, *offsets = words
     if sorted(offsets) != offsets or offsets[-1] + 8 * functions >= len(data) or functions > _MAX_FUNCTIONS:
-        raise FormatError(SECTION, 8, "its parts do not fit into it")
+        raise FormatError(SECTION, 8, "the parts do not fit into the table")
     return GoHeader(vaddr, LAYOUTS[magic], quantum, functions, text, *offsets)
 
 
 def _module_data(image: ElfImage, header: GoHeader, size: int) -> GoModuleData:
-    """Return moduledata, as the linker wrote it: before relocation."""
+    """Return moduledata as the linker wrote it, before relocation."""
     for data in _possible_module_data(image, header.vaddr):
         words = unpack_from(f"<{_MODULE_WORDS}Q", data)
         parts = tuple(header.vaddr + offset for offset in (header.names, header.units, header.values))
@@ -91,15 +91,15 @@ def _module_data(image: ElfImage, header: GoHeader, size: int) -> GoModuleData:
         if (words[1], words[4], words[10]) == parts and text <= first_pc < end_pc <= end_text:
             bss = ((words[28], words[29]), (words[30], words[31]))
             return GoModuleData(text, first_pc, end_pc, _funcdata(words, header, size), bss)
-    raise FormatError(SECTION, 0, "no moduledata refers to it")
+    raise FormatError(SECTION, 0, "no moduledata refers to the table")
 
 
 def _funcdata(words: tuple[int, ...], header: GoHeader, size: int) -> int:
-    """Return word `gofunc`.  From Go 1.26 on it points into the table, and its place differs by version."""
+    """Return the word `gofunc`.  From Go 1.26 on, it points into the table; its index differs by version."""
     if header.text:
         return words[header.layout.funcdata_word]
     start = header.vaddr + header.table
-    # the end of the table, and what may lie behind it, have larger addresses
+    # smallest such word: the words for the end of the table and for later parts are larger
     return min((word for word in words[36:] if start <= word < header.vaddr + size), default=0)
 
 
@@ -123,7 +123,7 @@ def _version(image: ElfImage) -> str:
 
 
 def find_wait_reasons(image: ElfImage) -> tuple[str, ...]:
-    """Return the texts of the reasons to wait, by number; empty if the array is not found."""
+    """Return the texts of the wait reasons; index: number of the reason.  Empty if the array is not found."""
     size = len(_SECOND_REASON).to_bytes(8, "little")
     for vaddr, data in _segments(image, 0, PF_X):
         for text in re.finditer(_SECOND_REASON, data):

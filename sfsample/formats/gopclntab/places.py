@@ -1,4 +1,4 @@
-"""Names the places of Go code: function, file, line, and the calls that the compiler has inlined.
+"""Names places in Go code: function, file, line, and the calls that the compiler has inlined.
 
 Source: Go, src/runtime/symtabinl.go (inlineUnwinder), src/runtime/symtab.go (funcline1); 1.18 to 1.27.
 """
@@ -13,7 +13,7 @@ from sfsample.formats.gopclntab.table import SECTION, GoFunction, GoTable
 
 _PCDATA_INLINE_INDEX = 2  # internal/abi.PCDATA_InlTreeIndex
 _FUNCDATA_INLINE_TREE = 3  # internal/abi.FUNCDATA_InlTree
-_MAX_INLINED = 200  # calls inlined into each other
+_MAX_INLINED = 200  # inlined calls, one inside the other
 WRAPPER = re.compile(r"\.gowrap\d+$")  # end of the name of a function that the compiler makes for `go f(x)`
 
 
@@ -21,14 +21,14 @@ class GoPlace(NamedTuple):
     """A function at a place in code."""
 
     function: str
-    start: int  # vaddr of the function into which all are inlined
+    start: int  # vaddr of the outer function, which contains all inlined calls
     file: str  # "": unknown
     line: int  # 0: unknown
 
 
 class _Inlined(NamedTuple):
-    name: int  # offset
-    parent_pc: int  # bytes from the function's entry to an instruction at the caller's line
+    name: int  # offset of the function's name
+    parent_pc: int  # bytes from the function's entry to an instruction on the line of the call
     parent: int = -1  # Go 1.18 and 1.19: index of the record of the caller; -1: not inlined
     file: int = 0  # Go 1.18 and 1.19: index of the caller's file
     line: int = 0  # Go 1.18 and 1.19: line in the caller
@@ -37,7 +37,7 @@ class _Inlined(NamedTuple):
 def places_at(table: GoTable, pc: int, lookup: int) -> list[GoPlace]:
     """Return the functions at a vaddr, innermost inlined call first; none if it is no Go code.
 
-    `lookup` is `pc`, or one less if `pc` is a return address.  The function is that of `pc`: some return
+    `lookup` is `pc`, or one less if `pc` is a return address.  `pc` selects the function, because some return
     addresses are the entry of a function that was never called (`runtime.systemstack_switch`).
     Raises FormatError.
     """

@@ -27,7 +27,7 @@ _MAX_DATA = 16  # PCDATA and FUNCDATA tables of a function; Go 1.27 has 5 and 11
 _MAX_VARINT_SIZE = 5  # bytes
 _MAX_NAME_SIZE = 1 << 16  # bytes
 _MAX_DEPTH = 1 << 31  # bytes of a frame; runtime.call1073741824 has the largest
-NO_INDEX = 0xFFFFFFFF  # offset or index of something absent
+NO_INDEX = 0xFFFFFFFF  # value of an absent offset or index
 
 
 class GoLayout(NamedTuple):
@@ -52,10 +52,10 @@ class GoHeader(NamedTuple):
     layout: GoLayout
     quantum: int  # bytes: smallest size of an instruction
     functions: int  # number of functions
-    text: int  # vaddr of offset 0 of functions; 0: only moduledata states it (Go 1.26 and later)
-    names: int
-    units: int
-    files: int
+    text: int  # vaddr where the offsets of code begin; 0: only moduledata states it (from Go 1.26 on)
+    names: int  # names of functions
+    units: int  # offsets of the paths, for each file of each unit
+    files: int  # paths
     values: int  # pcvalue tables
     table: int  # function table; offsets of `_func` count from here
 
@@ -71,7 +71,7 @@ class GoModuleData(NamedTuple):
 
 
 class GoFunction(NamedTuple):
-    """A function.  Offsets of pcvalue tables are 0 if the function has none."""
+    """A function.  The fields `*_values` are offsets of pcvalue tables; 0: none."""
 
     entry: int  # vaddr
     end: int  # vaddr of the next function
@@ -80,7 +80,7 @@ class GoFunction(NamedTuple):
     depth_values: int
     file_values: int
     line_values: int
-    unit: int
+    unit: int  # index of the first file of the unit
     pcdata_count: int
     funcdata_count: int
 
@@ -91,7 +91,7 @@ class GoTable:
     def __init__(
         self, image: ElfImage, data: memoryview, header: GoHeader, module: GoModuleData, version: str
     ) -> None:
-        """Take the table at the start of `data`.  `version`: such as "go1.24.4"; "": unknown."""
+        """Keep the table, which is at the start of `data`.  `version`: such as "go1.24.4"; "": unknown."""
         self.image, self.header, self.module, self.version = image, header, module, version
         self._data = data
         minor = re.match(r"go1\.(\d+)", version)
@@ -112,8 +112,8 @@ class GoTable:
     def depth_at(self, function: GoFunction, vaddr: int) -> tuple[int, int, int] | None:
         """Return the depth of the frame at `vaddr`, and the range [start, end) of vaddrs with this depth.
 
-        The depth is in bytes from sp to the return address; on AArch64, from sp to the CFA.  None: it is not
-        stated.  Raises FormatError.
+        The depth is in bytes from sp to the return address; on AArch64, from sp to the CFA.  None: the table
+        does not state it.  Raises FormatError.
         """
         for depth, start, end in self.values(function, function.depth_values):
             if start <= vaddr < end:
@@ -123,7 +123,7 @@ class GoTable:
         return None
 
     def value_at(self, function: GoFunction, values: int, vaddr: int) -> int:
-        """Return the value of a pcvalue table at `vaddr`; -1 if the table has none.  Raises FormatError."""
+        """Return the value of a pcvalue table at `vaddr`; -1: there is no value.  Raises FormatError."""
         rows = self.values(function, values)
         return next((value for value, _, end in rows if vaddr < end), -1)
 
@@ -143,11 +143,11 @@ class GoTable:
                 return
 
     def pcdata(self, function: GoFunction, index: int, vaddr: int) -> int:
-        """Return the value of a PCDATA table at `vaddr`; -1 if there is none.  Raises FormatError."""
+        """Return the value of a PCDATA table at `vaddr`; -1: there is no value.  Raises FormatError."""
         return self.value_at(function, self.pcdata_values(function, index), vaddr)
 
     def pcdata_values(self, function: GoFunction, index: int) -> int:
-        """Return the offset of a PCDATA table; 0 if there is none.  Raises FormatError."""
+        """Return the offset of a PCDATA table; 0: the function lacks it.  Raises FormatError."""
         if index >= function.pcdata_count:
             return 0
         (values,) = self.unpack("<I", function.at + self.header.layout.function_size + 4 * index)

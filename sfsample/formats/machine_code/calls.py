@@ -1,12 +1,12 @@
 """Recognizes the call before a return address, its target, and the slot through which a PLT stub jumps.
 
-"Yes" is evidence, not proof: the bytes may be the end of another instruction.  "No" is certain: the address
-behind the bytes is no return address.  A table has an entry for each machine; `machine` is e_machine here.
+"True" is evidence, not proof: the bytes may be the end of another instruction.  "False" is certain: the
+address after the bytes is no return address.  `_TABLE` has an entry for each machine; `machine` is e_machine.
 
 Source: Intel SDM volume 2 (CALL, ModR/M and SIB tables); Arm ARM C6.2 (BL, BLR, BLRA*, ADRP, LDR);
 z/Architecture Principles of Operation (BASR, BRAS, BRASL, LARL), with r14 for the return address as the
-s390x ELF ABI says.  Stubs: x86-64 psABI, "Procedure Linkage Table" (as ld, gold, lld and mold write it); the
-same in ELF for the Arm 64-bit Architecture; s390x ELF ABI.
+s390x ELF ABI says.  Stubs: x86-64 psABI, "Procedure Linkage Table" (as ld, gold, lld and mold write it); ELF
+for the Arm 64-bit Architecture, same title; s390x ELF ABI.
 """
 
 import re
@@ -94,7 +94,7 @@ def _is_indirect_call(size: int, modrm: int, sib: int) -> bool:
 
 
 def _aarch64_ends_in_call(code: bytes) -> bool:
-    word = int.from_bytes(code, "little")  # instruction; also little endian if data are big endian
+    word = int.from_bytes(code, "little")  # instruction: little endian even if data is big endian
     return (
         word & 0xFC00_0000 == 0x9400_0000  # bl
         or word & 0xFFFF_FC1F == 0xD63F_0000  # blr

@@ -1,8 +1,8 @@
 """Decodes x86-64 instructions, as far as code analysis needs them to find a return address.
 
-A decoded instruction has steps, the changes of registers and of words in memory in their order, and the
-addresses of the instructions that may run next.  A step never guesses: if the new value of a
-register or a word cannot be expressed, the step makes it unknown.  No other module imports iced-x86.
+A decoded instruction has steps in order, and the addresses of the instructions that may run next.  A step
+changes a register or a word in memory.  A step never guesses: if the new value cannot be expressed, the step
+makes the register or word unknown.  No other module imports iced-x86.
 
 Source: AMD64 psABI table 3.36 (DWARF numbers of registers), figure 3.4 (registers that a call may change).
 """
@@ -61,7 +61,7 @@ class Instruction(NamedTuple):
 
 
 def decode(code: bytes, address: int) -> Instruction | None:
-    """Return the first instruction of `code`, which is at `address`; None: invalid, or no iced-x86."""
+    """Return the first instruction of `code`, at `address`; None: it is invalid, or iced-x86 is missing."""
     decoder = _decoder()
     return decoder.decode(code[:LONGEST], address) if decoder and code else None
 
@@ -174,7 +174,7 @@ class _Decoder:
         return bool(operand < i.op_count and i.op_kind(operand) == self._iced.OpKind.REGISTER)
 
     def _memory_operand(self, i: Any) -> tuple[int, int] | None:  # noqa: ANN401
-        """Return base and offset of the operand in memory; None: no such operand, or one with an index."""
+        """Return base and offset of the operand in memory; None: there is none, or it has an index."""
         base = self._numbers.get(i.memory_base)
         if base is None or i.memory_index != self._iced.Register.NONE or i.has_segment_prefix:
             return None

@@ -1,11 +1,11 @@
-"""Finds where x86-64 functions begin that no table describes, and which functions never return.
+"""Finds the starts of x86-64 functions that no table describes, and the functions that never return.
 
-Function starts are hints: the targets of calls, the addresses that code takes, and the dynamic symbols.  A
-call is recognized by its bytes alone, and a label inside a function may look like a start.  So the caller of
-this module follows the code from a start, and uses the start only if the code leads to the pc.
+A start is only a hint: the target of a call, an address that code loads, or a dynamic symbol.  Other bytes
+may look like a call, and a label inside a function may look like a start.  So the caller of this module
+follows the code from a start, and uses the start only if the code leads to the pc.
 
-Functions that never return are known by name, and other modules call them through PLT stubs.  If a name is
-missing from the list, code analysis goes on behind a call that does not return.
+A list has the names of functions that never return; programs call them through PLT stubs.  If the list lacks
+a name, code analysis goes on after a call that does not return.
 
 Sources: C11 (7.13, 7.22, 7.26), POSIX, LSB, the Itanium C++ ABI, libstdc++'s functexcept.h.
 """
@@ -47,7 +47,7 @@ _STUB_SIZE = 16  # bytes
 
 
 def find_function_starts(image: ElfImage) -> list[int]:
-    """Return vaddrs in ascending order; none if the code is not x86-64, or too large to search."""
+    """Return possible starts, vaddrs in ascending order; none if the code is not x86-64, or too large."""
     ranges = image.executable
     is_too_large = sum(end - start for start, end in ranges) > _MAX_CODE_SIZE or len(ranges) > _MAX_RANGES
     if image.machine != AMD64.machine or is_too_large:
@@ -58,10 +58,10 @@ def find_function_starts(image: ElfImage) -> list[int]:
 
 
 def _may_be_start(image: ElfImage, vaddr: int) -> bool:
-    """Return True if a function may begin at `vaddr`: the code before it does not run on into it.
+    """Return True if a function may begin at `vaddr`, because the code before it does not fall through.
 
-    A call before it may return, and most do.  Zeros before it may be the end of an instruction, or the gap
-    between two sections.  After these, only an address that compilers align functions to is accepted.
+    A call before `vaddr` usually returns.  Zeros before `vaddr` may be the end of an instruction, or the gap
+    between two sections.  After a call or zeros, `vaddr` must be a multiple of the alignment of functions.
     """
     checkpoint()
     if not any(start <= vaddr < end for start, end in image.executable):
@@ -82,7 +82,7 @@ def _targets(image: ElfImage, start: int, end: int) -> Iterator[int]:
 
 
 def stubs_without_return(image: ElfImage) -> Callable[[int], bool]:
-    """Return a test for vaddrs: true for a PLT stub that leads to a function that never returns."""
+    """Return a function that tells whether the PLT stub at a vaddr leads to a function that never returns."""
     imports = Dynamic(image).imports().items()
     slots = {slot for slot, name in imports if name in _NEVER_RETURN or _LIBSTDCXX_THROW.match(name)}
 

@@ -2,7 +2,7 @@
 
 Users import it as `sfsample.sframe` (docs/sframe.md).  `table.py` reads one header and its functions,
 `rows.py` decodes the rows for each ABI and repairs known mistakes of linkers, `validate.py` checks a whole
-table.  Damage to the section raises FormatError here, damage to a function when that function is read.
+table.  If a header is damaged, `read_tables` raises FormatError; if a function is damaged, its look-up does.
 
 Invariant: any bytes parse or raise `FormatError` (tests/properties/test_sframe_properties.py).
 
@@ -25,13 +25,14 @@ __all__ = ["ABIS", "HEADER_SIZE", "SECTION", "Flag", "SFrameAbi", "SFrameFde", "
            "SFrameTables", "read_tables"]  # fmt: skip
 
 _MAX_TABLES = 1 << 16  # tables in one section; a linker that concatenates writes one for each object file
-_MAX_STEPS_BACK = 64  # functions of all tables, before an address, that a look-up tries
+_MAX_STEPS_BACK = 64  # functions before an address that a look-up tries
 
 
 class SFrameTables(tuple[SFrameTable, ...]):  # noqa: SLOT001 - a tuple with slots cannot keep an index
     """The tables of one section: usually one, but thousands if the linker concatenated them.
 
-    Functions of different tables interleave, unsorted.  So the first look-up makes one index of all.
+    Concatenated tables are in no order, and functions of one table may lie between functions of another.  So
+    the first look-up makes an index of all functions.
     """
 
     def covering(self, vaddr: int) -> Iterator[SFrameTable]:
@@ -52,7 +53,7 @@ class SFrameTables(tuple[SFrameTable, ...]):  # noqa: SLOT001 - a tuple with slo
 
     @cached_property
     def _index(self) -> "tuple[array[int], list[int], list[int]]":
-        """Ascending starts of functions, the number of each, and running totals of functions by table."""
+        """Starts of all functions in ascending order; their numbers; for each table, its last number + 1."""
         unsorted = array("Q", (start for table in self for start, _ in table.extents()))
         order = sorted(range(len(unsorted)), key=unsorted.__getitem__)
         totals = list(accumulate(table.num_fdes for table in self))
@@ -66,7 +67,7 @@ def read_tables(
     """Return the tables of a section, at least one.  `address` is the vaddr of the section.
 
     `SFrameTable` documents the other arguments.  Raises FormatError if the first table is unusable.  If a
-    later table is unusable, the `problems` of the table before it say so.
+    later table is unusable, the `problems` of the table before it have the reason.
     """
     view = memoryview(data).cast("B")
     tables: list[SFrameTable] = []

@@ -1,10 +1,10 @@
 """Decodes the SFrame rows (FREs) of a function into rules for CFA, return address and frame pointer.
 
 The table `ABIS` has the differences between ABIs.  Some encodings belong to one ABI: s390x scales CFA
-offsets, and in V2 it has registers in the words of RA (return address) and FP (frame pointer).
+offsets.  In V2 of s390x, a word for RA (return address) or FP (frame pointer) may name a register.
 
-Some versions of ld write wrong rows for procedure linkage tables (PLT).  `SFrameTable.rows` shows the rows of
-the file.  `row_at` repairs or leaves out wrong rows, and `check` reports repairs.
+Some versions of ld write wrong rows for procedure linkage tables (PLT).  `SFrameTable.rows` returns the rows
+as the file has them.  `row_at` repairs or leaves out wrong rows, and `check` reports repairs.
 
 Source: SFrame V3, sections "SFrame FRE" and "Flexible FDE"; V2 errata 1, appendix s390x.  Repairs: the
 instructions of the stubs, as ld 2.40 to 2.47 assembles them (bfd/elfxx-x86.c).
@@ -30,12 +30,12 @@ _MAX_WORD_BYTES = 15 * 4
 _MAX_FLEX_WORDS = 6
 _MAX_ROWS = 1 << 18  # rows of one function; V3 cannot count beyond 65,535
 _MAX_CACHED_ROWS = 1 << 14  # different rows; a large program has some thousands
-# size in bytes of a row from its info byte on; key: info byte; a word size that does not exist counts as 0
+# bytes from the info byte of a row to its end; index: info byte; word size 3, which is invalid, counts as 0
 _TAIL_SIZES = bytes(1 + (info >> 1 & 15) * (1, 2, 4, 0)[info >> 5 & 3] for info in range(256))
 _SP_8, _SP_16, _SP_24 = (Rule(AMD64.sp, offset, deref=False) for offset in (8, 16, 24))
 # rows of the stubs of a PLT: (start offset, CFA)
 _PLT_SHAPES = (
-    ((0, _SP_16), (6, _SP_24)),  # push GOT+8; jmp *GOT+16: the index is pushed before
+    ((0, _SP_16), (6, _SP_24)),  # PLT0: push GOT+8; jmp *GOT+16.  The stub before has pushed an index
     ((0, _SP_8), (11, _SP_16)),  # jmp *GOT (6 bytes); push index (5 bytes); jmp PLT0
 )
 
@@ -93,7 +93,7 @@ class RowDecoder:
     def rows(self, function: "SFrameFde") -> tuple[SFrameFre, ...]:
         """Return the rows of a function.
 
-        Raises FormatError, with an offset in the FRE area, if the extent or the order of the rows is damaged.
+        Raises FormatError, with an offset in the FRE area, if rows lie outside the area or are out of order.
         A row that cannot be interpreted has a `problem`; the other rows stay usable.
         """
         self._check_extent(function)
@@ -153,11 +153,11 @@ class RowDecoder:
             return (_flexible_rules if function.fde_type else _default_rules)(self._table, info, words)
         if self._table.allows_empty_rows:
             return None, None, None
-        raise ValueError("a row without words, in a version that has none")
+        raise ValueError("a row without words, which this version does not allow")
 
 
 def _default_rules(table: "SFrameTable", info: int, words: tuple[int, ...]) -> _Rules:
-    """Decode offsets: of the CFA from SP or FP, of RA (if the ABI tracks it) and FP from the CFA."""
+    """Decode offsets: from SP or FP to the CFA; from the CFA to RA (if the ABI tracks it) and to FP."""
     abi = table.abi
     if len(words) > abi.max_words:
         raise ValueError(f"{len(words)} words, at most {abi.max_words} for {abi.name}")
@@ -182,7 +182,7 @@ def _saved_rule(table: "SFrameTable", word: int) -> Rule | None:
 
 
 def _flexible_rules(table: "SFrameTable", info: int, words: tuple[int, ...]) -> _Rules:
-    """Decode words that are (control, offset) pairs for CFA, RA and FP; a single word 0 is an absent rule."""
+    """Decode words: (control, offset) pairs for CFA, RA and FP; a single word 0 stands for an absent rule."""
     if len(words) > _MAX_FLEX_WORDS:
         raise ValueError(f"{len(words)} words in a flexible row")
     unsigned = (1 << (8 << (info >> 5 & 3))) - 1  # mask of a word of 1, 2 or 4 bytes
@@ -205,7 +205,7 @@ def _flexible_rules(table: "SFrameTable", info: int, words: tuple[int, ...]) -> 
 def _flex_rule(control: int, offset: int) -> Rule:
     """Return the rule of a pair.
 
-    Bits of the control word: 0 the base is a register, 1 dereference, 2 always zero, from 3 on the register.
+    Bits of the control word: 0: the base is a register; 1: dereference; 2: always 0; 3 and up: the register.
     """
     register = control >> 3
     if control & 4 or register > 127:
@@ -216,9 +216,9 @@ def _flex_rule(control: int, offset: int) -> Rule:
 
 
 def may_be_wrong(table: "SFrameTable", rows: Sequence[SFrameFre]) -> bool:
-    """Return True for the rows of PLT stubs in V1.
+    """Return True if these are the rows of PLT stubs in V1.
 
-    ld 2.40 writes the same rows for stubs with endbr64, where they are wrong.
+    ld 2.40 writes the same rows for stubs with endbr64, for which they are wrong.
     """
     return table.version == 1 and tuple((row.start, row.cfa) for row in rows) in _PLT_SHAPES
 
@@ -226,9 +226,9 @@ def may_be_wrong(table: "SFrameTable", rows: Sequence[SFrameFre]) -> bool:
 def repair(
     table: "SFrameTable", fde: "SFrameFde", rows: Sequence[SFrameFre]
 ) -> tuple[tuple[SFrameFre, ...], str] | None:
-    """Return the right rows and a text, if ld wrote wrong rows; None: the rows are right.
+    """Return correct rows and a text if ld wrote wrong rows; None: the rows are correct.
 
-    ld 2.44 to 2.47.50 write a single row of sp+16 for a slot of `.plt.got`.  No right slot has such a row.
+    ld 2.44 to 2.47.50 write a single row of sp+16 for a slot of `.plt.got`.  This row is always wrong.
     """
     is_wrong = fde.masked and len(rows) == 1 and rows[0].cfa == _SP_16 and table.abi.arch is AMD64
     if not is_wrong:

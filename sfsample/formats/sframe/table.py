@@ -1,8 +1,8 @@
 """Reads one SFrame table, V1 to V3: its header, its functions, and the row for an address.
 
-It parses on demand: a look-up bisects the mapped function table, and decodes the rows of one function.
-Damage to the table raises `FormatError` from the constructor.  Damage to a function raises it when that
-function is read.  The caches of rows and the lists of problems are bounded.
+A look-up bisects the function table in the mapped file, and decodes the rows of one function.  If the header
+is damaged, the constructor raises `FormatError`; if a function is damaged, its look-up does.  The caches of
+rows and the lists of problems are bounded.
 
 Source: the SFrame specification V1, V2 (errata 1) and V3; names are those of V3.  If specification and
 assembler disagree, this module follows the assembler: V1/V2 start fields are relative to the section (ld
@@ -25,7 +25,7 @@ MAGICS: dict[bytes, ByteOrder] = {b"\xe2\xde": "little", b"\xde\xe2": "big"}  # 
 HEADER_SIZE = 28
 SECTION = ".sframe"
 _MASK64 = (1 << 64) - 1
-_MAX_STEPS_BACK = 64  # functions of size 0 before an address that a look-up passes over
+_MAX_STEPS_BACK = 64  # functions of size 0 that a look-up skips
 _MAX_CACHED_ROWS = 1 << 15  # rows of functions that were looked up
 _MAX_PROBLEMS = 50  # texts
 
@@ -34,7 +34,7 @@ class Flag(IntFlag):
     """sfh_flags."""
 
     FDE_SORTED = 0x1
-    FRAME_POINTER = 0x2  # hint in V1 and V2, which no tool sets
+    FRAME_POINTER = 0x2  # hint in V1 and V2; no tool sets it
     FDE_FUNC_START_PCREL = 0x4  # flag of V2 errata 1 and V3
 
 
@@ -55,7 +55,7 @@ class SFrameFde(NamedTuple):
 
     @property
     def fre_type(self) -> int:
-        """Code of the width of the rows' start offsets: 1 << fre_type bytes."""
+        """Code of the width of start offsets in rows, which is 1 << fre_type bytes."""
         return self.info & 0xF
 
     @property
@@ -91,9 +91,9 @@ class SFrameTable:
     ) -> None:  # fmt: skip
         """Check the header.  Raises FormatError if the table cannot be used at all.
 
-        `machine`: e_machine and byte order of the ELF file. `executable`: vaddr ranges of code.  They show
-        the base of V1/V2 start fields without a flag. `origin`: offset of the table in the section.  Offsets
-        in errors count from the section.
+        `machine`: e_machine and byte order of the ELF file.  `executable`: vaddr ranges of code, which show
+        the base of V1/V2 start fields if the flag is clear.  `origin`: offset of the table in the section;
+        offsets in errors count from the start of the section.
         """
         self.data = memoryview(data).cast("B")
         self.address, self.executable, self.origin = address, tuple(executable), origin
@@ -157,11 +157,11 @@ class SFrameTable:
         if size != needed:
             raise self._damaged(8, f"{self.num_fdes} FDEs need {needed} bytes, have {size}")
         if self.used > len(self.data):
-            raise self._damaged(16, f"claims {self.used} bytes of the {len(self.data)} that are there")
+            raise self._damaged(16, f"claims {self.used} bytes, but has {len(self.data)}")
         self.data = self.data[: self.used]  # bytes of this table only
 
     def _is_field_relative_without_flag(self) -> bool:
-        """Guess the base of start fields from the code ranges: mold, lld and gold leave out the flag."""
+        """Guess from the code ranges what start fields are relative to: mold, lld and gold set no flag."""
 
         def starts_in_code(pcrel: bool) -> int:
             self.pcrel = pcrel
@@ -203,7 +203,7 @@ class SFrameTable:
         return SFrameFde(start, size, fre_off + 5, num_fres, info, info2, rep_size)
 
     def fdes(self) -> Iterator[SFrameFde]:
-        """Yield every readable function, in table order; `problems` names the unreadable ones."""
+        """Yield every readable function, in table order; `problems` names the unreadable functions."""
         for index in range(self.num_fdes):
             try:
                 yield self.fde(index)
@@ -268,8 +268,8 @@ class SFrameTable:
         if fde is None:
             return None
         if not fde.num_fres:
-            # V3: a function without rows is outermost; a signal trampoline without rows has the ABI's layout,
-            # which another stepper knows
+            # V3: a function without rows is outermost; a signal trampoline without rows has the layout of the
+            # ABI, for which there is another stepper
             outermost = self.version > 2 and not fde.signal
             return SFrameFre(0, 0, ()) if outermost else None
         offset = vaddr - fde.start

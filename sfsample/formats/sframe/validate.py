@@ -1,7 +1,7 @@
-"""Checks a whole SFrame table, and says in words which of its functions and rows are not used.
+"""Checks a whole SFrame table, and reports the functions and rows that sfsample cannot use.
 
-Each kind of finding is one line, with a count and the first example.  The size of the table bounds the work:
-if functions share rows, no more rows are decoded than would fit without sharing.
+Each kind of finding is one line, with a count and the first example.  If functions share rows, the check
+decodes only as many rows as would fit into the table without sharing.
 """
 
 from collections.abc import Iterator
@@ -39,9 +39,7 @@ def check(table: "SFrameTable") -> list[str]:
     findings = _Findings()
     misplaced = (start for (before, _), (start, _) in pairwise(table.extents()) if before > start)
     if table.flags & _SORTED and (first := next(misplaced, None)) is not None:
-        findings.add(
-            "functions not in the order that the flag promises, so some are not found", f"{first:#x}"
-        )
+        findings.add("functions not in the order that the flag promises, so look-ups may fail", f"{first:#x}")
     repairs = _check_functions(table, findings)
     return list(dict.fromkeys([*table.problems, *findings.lines(), *repairs[:_MAX_REPAIRS]]))
 
@@ -65,7 +63,7 @@ def _check_functions(table: "SFrameTable", findings: _Findings) -> list[str]:
             findings.add("repeating functions without a block size", f"{fde.start:#x}")
         for row in rows:
             if row.problem:
-                findings.add("rows without sense", f"{fde.start + row.start:#x}: {row.problem}")
+                findings.add("unusable rows", f"{fde.start + row.start:#x}: {row.problem}")
         repaired = repair(table, fde, rows)
         if repaired is not None:
             repairs.append(repaired[1])

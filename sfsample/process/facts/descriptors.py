@@ -1,16 +1,16 @@
-"""Reads what a file descriptor of the target refers to, and finds the processes that share a file with it.
+"""Finds the file, pipe or socket of a descriptor of the target, and the processes at the other end.
 
-sfsample reads /proc/PID/fd, fdinfo and net, and never opens the file that a descriptor refers to.  Addresses
-belong to the target's network namespace.  sfsample reads a table of /proc/PID/net when it looks up the first
-socket, and searches the table as bytes: the table of a server may have 100,000 lines, and a dump needs a few.
+sfsample reads /proc/PID/fd, fdinfo and net, and never opens the file of a descriptor.  Addresses belong to
+the target's network namespace.  sfsample reads a table of /proc/PID/net when it looks up the first socket.
+It searches the table as bytes: the table of a server may have 100,000 lines, and a dump needs a few of them.
 
 The other end of a TCP connection is the socket with the same two addresses in reverse, in the same network
 namespace.  Until a process has accepted the connection, the other end is the listening socket.  sfsample
-names the listening socket only if the remote address certainly is this machine's: the server may run on
-another machine.  The other end of a unix socket is not in /proc, so sfsample asks the kernel, as ss(8) does.
+names this socket only if the remote address certainly belongs to this machine, not to another machine.  The
+other end of a unix socket is not in /proc; sfsample asks the kernel, as ss(8) does.
 
 To find the processes at the other end, sfsample searches /proc/PID/fd of every process that it may read.
-This takes long on a large machine, so a dump does it only if a thread sleeps in a pipe or a socket.
+The search takes long on a large machine, so a dump searches only if a thread waits for a pipe or socket.
 
 Source: proc(5), "/proc/locks", "/proc/net/tcp" (a connection that is not accepted has inode 0),
 "/proc/net/unix"; the kernel's Documentation/filesystems/proc.rst (fdinfo); sock_diag(7), setns(2),
@@ -35,7 +35,7 @@ from sfsample.process.procfs import ProcFs, read_link, read_text
 from sfsample.process.tracer_thread import TracerThread
 
 _TABLE_PAUSE = 50  # pause after reading a table of sockets, in multiples of the time that it took
-_MAX_KNOWN = 10_000  # descriptors that a recording keeps
+_MAX_KNOWN = 10_000  # descriptors in the cache of a recording
 _LINK = re.compile(r"(pipe|socket):\[(\d+)\]")
 _ACCESS_MODES = {"0": "r", "1": "w", "2": "rw"}  # O_RDONLY, O_WRONLY, O_RDWR: the last octal digit
 _TCP_STATES = {"01": "established", "02": "connecting", "03": "syn received", "04": "fin wait 1",
@@ -46,8 +46,8 @@ _MAPPED = "0000000000000000" + ("FFFF0000" if sys.byteorder == "little" else "00
 _LOOPBACK_6 = "0" * 24 + ("01000000" if sys.byteorder == "little" else "00000001")  # ::1
 _LOOPBACK_4 = "7F"  # 127.0.0.0/8
 _CONNECTING = "02"  # TCP_SYN_SENT
-_INODE, _UNIX_INODE = 9, 6  # index of the inode among the fields of a line; in the unix table
-_LOCK_PID, _LOCK_INODE = 3, 4  # indexes of the fields after the number of a line of /proc/locks
+_INODE, _UNIX_INODE = 9, 6  # index of the field with the inode; index of this field in the unix table
+_LOCK_PID, _LOCK_INODE = 3, 4  # indexes of fields in a line of /proc/locks, without the line's number
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 _CLONE_NEWNET = 0x40000000
 _UDIAG_SHOW_PEER, _UNIX_DIAG_PEER = 4, 2
@@ -63,12 +63,12 @@ SearchTable = Callable[[str, bytes], Sequence[str]]
 
 
 def access_mode(fdinfo: str) -> str:
-    """Return "r", "w" or "rw", by the flags in a file of fdinfo; "": they are not known."""
+    """Return "r", "w" or "rw", from the flags in a text of fdinfo; "": unknown."""
     return _ACCESS_MODES.get(parse_status(fdinfo).get("flags", "")[-1:], "")
 
 
 class Descriptor(NamedTuple):
-    """What one descriptor refers to."""
+    """The file or other object to which a descriptor refers."""
 
     fd: int
     kind: str  # "pipe", "socket", "epoll", "file", "eventfd", ...
@@ -87,7 +87,7 @@ class DescriptorReader:
         self.read: Callable[[int], Descriptor | None] = cache(self._read)
 
     def _read(self, fd: int) -> Descriptor | None:
-        """Return the object that a descriptor refers to; None: it is closed, or sfsample may not read it."""
+        """Return the object of a descriptor; None: the descriptor is closed, or sfsample may not read it."""
         link = self._proc.link(f"fd/{fd}")
         if link is None:
             return None
@@ -113,7 +113,7 @@ class DescriptorReader:
 class KeptDescriptors(DescriptorReader):
     """Reads descriptors again and again, for a recording.  A pipe or socket is looked up once, by its inode.
 
-    What an epoll watches is not read.  The tables of sockets take at most 2 % of the time.
+    Descriptors that an epoll watches are not read.  Reading tables of sockets takes at most 2 % of the time.
     """
 
     def __init__(self, proc: ProcFs) -> None:
@@ -149,7 +149,7 @@ class PeerSocket(NamedTuple):
     """The socket at the other end of a connection."""
 
     inode: int
-    listens: bool = False  # it is the listening socket: the connection is not accepted yet
+    listens: bool = False  # True: the listening socket, as no process has accepted the connection yet
 
 
 class SocketTable:
@@ -197,7 +197,7 @@ def _internet_text(protocol: str, fields: list[str]) -> str:
 
 def _address(text: str) -> str:
     """Return "127.0.0.1:22" for "0100007F:0016": groups of four bytes, each in the machine's byte order."""
-    from ipaddress import IPv4Address, IPv6Address  # few dumps show an address
+    from ipaddress import IPv4Address, IPv6Address  # a module that few dumps need
 
     address, _, port = text.partition(":")
     groups = [bytes.fromhex(address[at : at + 8]) for at in range(0, len(address), 8)]
@@ -237,7 +237,7 @@ def _listener(address: str, search: SearchTable) -> PeerSocket | None:
 
 
 def _spellings(address: str) -> list[tuple[str, str]]:
-    """Return pairs of a table and the address as the table writes it: tcp6 has IPv4 addresses, too."""
+    """Return pairs: a table, and the address as written in this table; tcp6 has IPv4 addresses, too."""
     short = address.removeprefix(_MAPPED)
     if len(short) == len("00000000:0000"):
         return [("tcp", short), ("tcp6", _MAPPED + short)]
@@ -255,7 +255,7 @@ def _is_on_this_machine(remote: str, local: str) -> bool:
 
 
 def _unix_peer_inode(proc: ProcFs, inode: int) -> int | None:
-    """Return the inode of the other end of a socket; None: it has none, or sfsample may not ask."""
+    """Return the inode of the socket at the other end; None: no such socket, or sfsample may not ask."""
     try:
         is_in_own_namespace = proc.link("ns/net") in (None, os.readlink("/proc/self/ns/net"))
         # a socket belongs to the network namespace of the thread that creates it
@@ -285,7 +285,7 @@ def _netlink_socket() -> socket.socket:
 
 
 def _peer_in_answer(answer: bytes) -> int | None:
-    """Return the inode in the attribute UNIX_DIAG_PEER; None: it is missing or 0, or there is an error."""
+    """Return the inode in the attribute UNIX_DIAG_PEER; None: missing, 0, or an error."""
     size, kind, *_ = _HEADER.unpack_from(answer)
     at = _HEADER.size + _UNIX_DIAG_MSG_BYTES
     while kind == _SOCK_DIAG_BY_FAMILY and at + _ATTRIBUTE.size <= min(size, len(answer)):
@@ -300,10 +300,10 @@ def _peer_in_answer(answer: bytes) -> int | None:
 
 
 class NearEnd(NamedTuple):
-    """The pipe or socket that a thread sleeps in, by inode."""
+    """The pipe or socket for which a thread waits, by inode."""
 
     inode: int
-    listens: bool = False  # the other end is a listening socket: its process has not accepted the connection
+    listens: bool = False  # True: the other end still listens: it has not accepted the connection
 
 
 class PeerProcess(NamedTuple):
@@ -315,7 +315,7 @@ class PeerProcess(NamedTuple):
 
 
 def find_peer_processes(links: Mapping[str, NearEnd]) -> tuple[PeerProcess, ...]:
-    """Return the processes that have a file of `links` open, in the order of their pids.
+    """Return the processes that have a pipe or socket of `links` open, in the order of their pids.
 
     A key of `links` is the other end as /proc/PID/fd shows it: "pipe:[12]", "socket:[34]".
     """
@@ -335,7 +335,7 @@ def _in_process(pid: int, links: Mapping[str, NearEnd]) -> Iterator[PeerProcess]
 
 
 class FileLock(NamedTuple):
-    """A lock on a file that some process waits for."""
+    """A lock on a file, for which a process waits."""
 
     inode: int
     holder: int  # process id; -1: the lock belongs to an open file description, which processes may share
@@ -343,7 +343,7 @@ class FileLock(NamedTuple):
 
 @total
 def parse_locks(text: str) -> tuple[FileLock, ...]:
-    """Parse /proc/locks: a line with an arrow waits for the line before it with the same number."""
+    """Parse /proc/locks: a line with an arrow waits for the last lock with the same number."""
     locks: dict[str, FileLock] = {}
     waited_for: dict[str, FileLock] = {}
     for line in text.splitlines():

@@ -1,10 +1,10 @@
 """Decodes the arguments of a system call: descriptors, paths, time-outs, children.
 
-Tables give the meaning of each argument.  sfsample looks up what an argument refers to while the process is
-there, and keeps the answer as text.  Arguments that mean nothing to a user (buffers, sizes) are left out; the
-JSON has all numbers.  sfsample assumes this machine's layout of structures in memory, so it does not decode
-calls of another machine.  libc on s390x makes socket calls through socketcall(2); sfsample decodes the inner
-call.
+Tables give the meaning of each argument.  While the process is there, sfsample looks up the object to which
+an argument refers, and keeps the answer as text.  Arguments that mean nothing to a user (buffers, sizes) are
+left out; the JSON has all numbers.  sfsample assumes this machine's layout of structures in memory, so it
+does not decode calls of another machine.  libc on s390x makes socket calls through socketcall(2); sfsample
+decodes the inner call.
 
 Source: syscall(2) and the man page of each call; <linux/futex.h>; <linux/net.h>.
 """
@@ -30,8 +30,8 @@ _CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1
 _TIMER_ABSTIME = 1
 _ANY_CHILD = (1 << 32) - 1  # -1, as a C int
 _PAGE_BYTES = 4096
-_MAX_WATCHED = 1000  # descriptors of an epoll that are looked at
-# socketcall's first argument: the calls that may sleep, and how many arguments each has
+_MAX_WATCHED = 1000  # descriptors of an epoll that are looked up
+# first argument of socketcall -> name of the call, number of its arguments; only calls that may sleep
 _SOCKET_CALLS = {
     3: ("connect", 3), 5: ("accept", 3), 9: ("sendto", 4), 10: ("recvfrom", 4), 11: ("sendto", 6),
     12: ("recvfrom", 6), 16: ("sendmsg", 3), 17: ("recvmsg", 3), 18: ("accept4", 4), 19: ("recvmmsg", 5),
@@ -40,21 +40,19 @@ _SOCKET_CALLS = {
 
 
 class DecodedSyscall(NamedTuple):
-    """A system call with what it refers to."""
+    """A system call, and the objects to which its arguments refer."""
 
     syscall: SyscallInfo
     name: str | None
-    refers_to: tuple[str, ...] = ()  # the arguments, for the user; control characters are still there
+    refers_to: tuple[str, ...] = ()  # texts of the arguments for the user; may have control characters
     descriptors: tuple[Descriptor, ...] = ()
-    timeout_s: float | None = None  # duration that the thread asked for; None: no limit, or unknown
-    connections: tuple[
-        Descriptor, ...
-    ] = ()  # the first sockets that an epoll watches, without listening ones
-    left_s: float | None = None  # time until the instant at which the call ends; None: no limit, or unknown
+    timeout_s: float | None = None  # duration that the thread requested; None: no limit, or unknown
+    connections: tuple[Descriptor, ...] = ()  # first sockets that an epoll watches; no listening sockets
+    left_s: float | None = None  # seconds until the call times out; None: no limit, or unknown
 
 
 class TargetLookup(NamedTuple):
-    """Functions that look up what a target has; their result is None if that is unknown."""
+    """Functions that look up facts of a target; their result is None if a fact is unknown."""
 
     read: Callable[[int, int], bytes | None]  # memory, by address and size
     descriptor: Callable[[int], Descriptor | None] = lambda _fd: None
@@ -81,14 +79,14 @@ _PATH_ARGUMENT = {"open": 0, "openat": 1, "openat2": 1, "stat": 0, "newfstatat":
 
 
 def decode_syscall(info: SyscallInfo, name: str | None, lookup: TargetLookup) -> DecodedSyscall:
-    """Look up what a system call refers to."""
+    """Look up the objects to which the arguments of a system call refer."""
     call = DecodedSyscall(info, name)
     try:
         if name == "socketcall":
             call = _socket_call(call, lookup)
         decode = _DECODERS.get(call.name or "")
         return decode(call, lookup) if decode else call
-    except (error, OverflowError):  # the target has changed that memory since
+    except (error, OverflowError):  # the target has changed its memory meanwhile
         return call
 
 
@@ -174,7 +172,7 @@ def _futex(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
 
 
 def _sleep(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
-    """Look up the duration; after a stop, the remaining duration, which the kernel has written."""
+    """Look up the duration; after a stop, look up the remaining duration, which the kernel has written."""
     restarted = call.syscall.restarted
     if call.name == "nanosleep":
         return _duration_at(call, lookup, call.syscall.args[restarted])

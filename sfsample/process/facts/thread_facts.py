@@ -1,13 +1,13 @@
-"""Reads what a dump shows of a live process's threads besides their stacks.
+"""Reads the facts that a dump shows of the threads of a live process, besides their stacks.
 
 A dump keeps these values, so later steps need no process.  No thread is stopped.  sfsample reads memory only
 at addresses that are arguments of a system call.  An unknown value is None.
 
 /proc does not say since when a thread waits.  But `se.exec_start` in the `sched` file of a thread says when
 the thread last ran, on the clock of its CPU.  The clock of each CPU leaves out the time that this CPU spent
-on interrupts (hours in a month), so the clocks differ.  Therefore sfsample reads the same clock, from the
-`sched` file of its own thread on that CPU.  If the kernel has lost the time, `se.exec_start` is 0: the kernel
-can move a thread that has just gone to sleep to the queue of another CPU.
+on interrupts (hours in a month), so the clocks differ.  Therefore sfsample moves its own thread to that CPU,
+and reads the CPU's clock from the `sched` file of this thread.  If the kernel has moved a thread to the queue
+of another CPU just after the thread fell asleep, `se.exec_start` is 0.
 
 Source: proc(5); Linux kernel/sched/fair.c, enqueue_entity (ENQUEUE_MIGRATED), for sleeping threads since 6.12
 (delayed dequeue).
@@ -29,10 +29,10 @@ from sfsample.process.syscall_names import syscall_name
 from sfsample.process.syscall_restart import number_made
 from sfsample.process.vm import read_memory
 
-# Bytes copied before and after a futex word: enough for every lock of glibc that the word may be part of.
+# Bytes copied before and after a futex word: enough for every lock of glibc that may contain the word.
 _BYTES_BEFORE_FUTEX, _BYTES_AFTER_FUTEX = 64, 128
-_MAX_DESCRIPTORS = 2  # descriptors of splice(2); a thread that waits for more waits for no single process
-_STAT_CPU = 36  # index, after the name, of field 39 of /proc/PID/stat: the CPU last run on
+_MAX_DESCRIPTORS = 2  # descriptors of splice(2); a call with more descriptors waits for several processes
+_STAT_CPU = 36  # index among the fields of a stat line after the name: the CPU on which the thread last ran
 
 
 class LastRunTime(NamedTuple):
@@ -44,7 +44,7 @@ class LastRunTime(NamedTuple):
 
 
 class FactReader:
-    """Reads facts of the threads of one process, and at most `max_connections` of an event loop."""
+    """Reads facts of the threads of one process; at most `max_connections` sockets of an event loop."""
 
     def __init__(
         self, proc: ProcFs, max_connections: int = 0,
@@ -66,17 +66,17 @@ class FactReader:
         return parse_schedstat(self._proc.thread(tid).read("schedstat"))
 
     def wchan(self, tid: int) -> str | None:
-        """Return the kernel function that a thread waits in."""
+        """Return the kernel function in which a thread waits."""
         name = (self._proc.read(f"task/{tid}/wchan") or b"").decode("ascii", "replace")
         return None if name in ("", "0") else name
 
     def syscall(self, tid: int, wchan: str | None) -> SyscallInfo | None:
-        """Return the system call that a thread sleeps in, as the thread made it; None: it is in none."""
+        """Return the system call in which a thread sleeps, with its original number; None: no system call."""
         info = self._proc.thread(tid).asleep()
         return None if info is None else as_made(info, wchan)
 
     def idle(self, last: LastRunTime) -> float | None:
-        """Return the seconds for which a thread had not run when `last` was read; None: unknown.
+        """Return the seconds since a thread last ran, at the time when `last` was read; None: unknown.
 
         The calling OS thread moves to that CPU for a moment, and waits while the CPU is busy.  So call this
         only when no stopped thread waits for sfsample.
@@ -87,7 +87,7 @@ class FactReader:
         return None if clock is None else max(0.0, clock[0] - (clock[1] - last.read_at_s) - last.at_s)
 
     def last_ran(self, tid: int) -> LastRunTime | None:
-        """Return when a thread last ran."""
+        """Return the time when a thread last ran; None: unknown."""
         files = self._proc.thread(tid)
         at_s, read_at_s = exec_start_s(files.read("sched")), time.monotonic()
         fields = (files.read("stat") or b"").rpartition(b") ")[2].split()
@@ -95,11 +95,11 @@ class FactReader:
         return None if at_s is None else LastRunTime(cpu, at_s, read_at_s)
 
     def decode(self, info: SyscallInfo | None) -> DecodedSyscall | None:
-        """Return a system call with what it refers to."""
+        """Return a system call, and the objects to which its arguments refer."""
         return None if info is None else decode_syscall(info, syscall_name(info.number), self._target)
 
     def lock_memory(self, call: DecodedSyscall | None) -> PiecewiseMemory:
-        """Return a copy of the memory around the futex word that a thread waits on; empty: no such word."""
+        """Return a copy of the memory around the futex word of a call; empty: the call is no futex(2)."""
         if call is None or call.name != "futex":
             return PiecewiseMemory()
         word = call.syscall.args[0]
@@ -110,9 +110,9 @@ class FactReader:
     def peer_links(
         self, calls: Iterable[DecodedSyscall], others: Iterable[Descriptor] = ()
     ) -> dict[str, NearEnd]:
-        """Return the other ends of the pipes and sockets that calls wait for, as /proc/PID/fd shows them.
+        """Return the other ends of the pipes and sockets of `calls`, as /proc/PID/fd shows them.
 
-        `others`: descriptors that are waited for without a system call.
+        `others`: descriptors for which the program waits without a system call.
         """
         few = (call.descriptors for call in calls if len(call.descriptors) <= _MAX_DESCRIPTORS)
         waited = {*others, *(descriptor for descriptors in few for descriptor in descriptors)}
@@ -132,7 +132,7 @@ class FactReader:
 
 
 def as_made(info: SyscallInfo, wchan: str | None) -> SyscallInfo | None:
-    """Return a system call as the thread made it; None: the thread is in none."""
+    """Return a system call with its original number (`number_made`); None: no system call."""
     if info.number < 0:
         return None
     number = number_made(info.number, info.args, wchan)
@@ -140,7 +140,7 @@ def as_made(info: SyscallInfo, wchan: str | None) -> SyscallInfo | None:
 
 
 def exec_start_s(sched: bytes | None) -> float | None:
-    """Return the time in seconds when a thread last ran, from its `sched` file; None: it is unknown."""
+    """Return the time in seconds when a thread last ran, from its `sched` file; None: unknown."""
     last = parse_last_run(sched)
     return float(last.at) / 1000 or None if last else None
 

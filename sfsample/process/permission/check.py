@@ -1,7 +1,7 @@
-"""Checks that a process can be sampled, before the first stop; each error has help lines.
+"""Checks before the first stop whether sfsample can sample a process; each error has help lines.
 
-`diagnose` also judges every gate: every check of the kernel that can refuse an attach.  The kernel has the
-last word, so sfsample asks it by process_vm_readv(2), for which the kernel makes the checks of PTRACE_SEIZE.
+A gate is a check of the kernel that can refuse an attach.  `diagnose` judges every gate.  The kernel has the
+last word: sfsample tries process_vm_readv(2), for which the kernel makes the same checks as for PTRACE_SEIZE.
 """
 
 import os
@@ -28,7 +28,7 @@ _IDENT_BYTES = 20  # length of an ELF header up to the end of e_machine
 
 
 def check(proc: ProcFs) -> Arch:
-    """Return the architecture of a process.  Raises the TargetError that says why it cannot be sampled."""
+    """Return the architecture of a process.  Raises a TargetError that says why sfsample cannot sample it."""
     pid = proc.pid
     _check_proc_mount(pid)
     stat = proc.stat()
@@ -84,7 +84,7 @@ def _arch(proc: ProcFs) -> Arch:
     if arch is None:
         known = ", ".join(arch.name for arch in ARCHES)
         raise UnsupportedTarget(pid, f"unknown machine (ELF e_machine {machine}): {pid} ({proc.link('exe')})",
-                                f"it can be one of {known}")  # fmt: skip
+                                f"sfsample supports {known}")  # fmt: skip
     return arch
 
 
@@ -94,9 +94,9 @@ def _ident(exe: str) -> bytes:
 
 
 def check_permitted(proc: ProcFs) -> None:
-    """Refuse a process that sfsample may not trace, or that a debugger traces.
+    """Raise NotPermitted if sfsample may not trace a process, or if a debugger traces it.
 
-    Look for a tracer again and again: another sampler detaches soon.
+    sfsample looks for a tracer several times, because another sampler detaches soon.
     """
     if not may_access(proc.anchor()):
         raise not_permitted(proc)
@@ -109,7 +109,7 @@ def check_permitted(proc: ProcFs) -> None:
 
 
 def not_permitted(proc: ProcFs) -> NotPermitted:
-    """Return the error that says what keeps sfsample from tracing a process."""
+    """Return an error whose help lines say why sfsample may not trace a process."""
     return NotPermitted(proc.pid, f"not permitted to trace: {proc.pid}", *refusal_help(proc))
 
 
@@ -131,7 +131,7 @@ def start_time(pid: int) -> int:
 
 
 class Diagnosis(NamedTuple):
-    """The gates to a process."""
+    """The judged gates to a process, and the answer of the kernel."""
 
     pid: int | None  # None: the gates depend on sfsample alone
     name: str | None
@@ -146,7 +146,7 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(pid: int | None) -> Diagnosis:
-    """Judge every gate to a process; `pid` None: the gates that depend on sfsample alone.
+    """Judge every gate to a process; `pid` None: only the gates that depend on sfsample alone.
 
     Raises NoSuchProcess and UnsupportedTarget.
     """
@@ -155,11 +155,11 @@ def diagnose(pid: int | None) -> Diagnosis:
     if pid == os.getpid():
         raise UnsupportedTarget(pid, f"cannot sample itself: {pid}")
     with closing(ProcFs(pid)) as proc:
-        with suppress(NotPermitted):  # permission is what the gates are about
+        with suppress(NotPermitted):  # the gates show a lack of permission
             check(proc)
         stat = proc.stat()
         judged = judge_gates(own_credentials(), target_credentials(proc))
-        # the kernel's answer about credentials does not cover another tracer, nor a filter on ptrace(2)
+        # two gates that process_vm_readv(2) does not check: another tracer, a filter on ptrace(2)
         is_refused = any(gate.status == "fail" for gate in judged if gate.name in ("tracer", "ptrace(2)"))
         attach = Gate("attach", "pass", "the kernel permits it")
         if is_refused or not may_access(proc.anchor()):

@@ -1,8 +1,8 @@
-"""Reads what the kernel checks when sfsample wants to trace a process: its own credentials and the target's.
+"""Reads the credentials of sfsample and of the target, which the kernel checks when sfsample wants to trace.
 
 Most credentials are in /proc.  A seccomp filter may refuse system calls for any target.  So sfsample tries
-each call on a process that cannot exist: ESRCH means that the kernel accepted the call, and any other error
-means that something refuses the call.
+each call on a process that cannot exist.  ESRCH means that the kernel accepted the call; any other error
+means that something refuses it.
 """
 
 import ctypes
@@ -51,14 +51,14 @@ def target_credentials(proc: ProcFs) -> TargetCredentials:
 
 
 def tracer_of(proc: ProcFs, tid: int) -> int:
-    """Return the pid of the process that traces a thread, which may be sfsample itself; 0: there is none."""
+    """Return the pid of the process that traces a thread (perhaps sfsample itself); 0: no process."""
     tracer = proc.status(tid).get("TracerPid", "0")
-    # TracerPid is the tid of the tracing thread; users and kill(1) need its process
+    # TracerPid is the tid of the tracing thread; users and kill(1) need the id of its process
     return int(parse_status(read_text(f"/proc/{tracer}/status")).get("Tgid", tracer))
 
 
 def tracer_of_process(proc: ProcFs) -> tuple[int, str] | None:
-    """Return pid and name of a process, other than sfsample, that traces a thread of `proc`."""
+    """Return pid and name of a process that traces a thread of `proc`; None: only sfsample, or no process."""
     tracers = {tracer_of(proc, tid) for tid in proc.threads()} - {0, os.getpid()}
     return (min(tracers), process_name(min(tracers))) if tracers else None
 
@@ -77,7 +77,7 @@ def _bits(status: dict[str, str], key: str) -> int:
 
 
 def _refused_calls() -> frozenset[str]:
-    """Return the system calls that fail for a process that cannot exist, but not with ESRCH."""
+    """Return the system calls that fail for a process that cannot exist, with an error other than ESRCH."""
     nowhere = ctypes.byref(Iovec(0, 1))
     trials = {"ptrace": (_PTRACE_DETACH, _NO_PID, None, None),
               "process_vm_readv": (_NO_PID, nowhere, 1, nowhere, 1, 0)}  # fmt: skip

@@ -1,7 +1,7 @@
-"""Judges every gate (a check that can refuse an attach): is the gate open, and if not, what opens it.
+"""Judges every gate (a check that can refuse an attach): whether the gate is open, and what would open it.
 
-This module works on values alone.  From the credentials of sfsample and of the target it derives the answer
-of the kernel, gate by gate, with a remedy for each place in which sfsample may run.  If it cannot judge a
+This module works on values alone.  From the credentials of sfsample and of the target, it derives the answer
+of the kernel for each gate, and a remedy for each place in which sfsample may run.  If it cannot judge a
 gate, the gate is "unknown".
 
 Source: ptrace(2), "Ptrace access mode checking".
@@ -15,7 +15,7 @@ Status = Literal["pass", "fail", "unknown"]
 
 
 class SelfCredentials(NamedTuple):
-    """What the kernel checks on sfsample's side."""
+    """The credentials of sfsample that the kernel checks."""
 
     uid: int
     gid: int
@@ -23,9 +23,9 @@ class SelfCredentials(NamedTuple):
     effective: int
     yama: str  # kernel.yama.ptrace_scope; empty: the kernel has no Yama
     user_namespace: str | None
-    outermost: bool = False  # the user namespace is the initial one: capabilities count for every process
-    refused_calls: frozenset[str] = frozenset()  # system calls that are refused for any target
-    label: str = ""  # given by the security module (AppArmor, SELinux)
+    outermost: bool = False  # True: in the initial user namespace, so capabilities count for every process
+    refused_calls: frozenset[str] = frozenset()  # system calls that a filter refuses for any target
+    label: str = ""  # label from the security module (AppArmor, SELinux)
 
     @property
     def may_trace(self) -> bool:
@@ -34,19 +34,19 @@ class SelfCredentials(NamedTuple):
 
 
 class TargetCredentials(NamedTuple):
-    """What the kernel checks on the target's side."""
+    """The credentials of the target that the kernel checks."""
 
     uids: tuple[int, ...]  # real, effective, saved
     gids: tuple[int, ...]
     permitted: int  # capabilities, as bits
     tracer: tuple[int, str] | None  # pid and name of a process that already traces one of its threads
-    files_owner: int  # uid of its files in /proc: root's uid if the process is not dumpable
+    files_owner: int  # uid of its files in /proc; it is root's uid if the process is not dumpable
     user_namespace: str | None  # None: sfsample may not read it
     label: str = ""
 
 
 class Remedy(NamedTuple):
-    """What to do, by the place in which sfsample runs; "": the same as on the host."""
+    """The advice for the user, by the place in which sfsample runs; "": the same as on the host."""
 
     host: str
     systemd: str = ""
@@ -55,11 +55,11 @@ class Remedy(NamedTuple):
 
 
 class Gate(NamedTuple):
-    """One reason for which an attach may be refused."""
+    """One check of the kernel that may refuse an attach."""
 
     name: str
     status: Status
-    found: str  # what sfsample has seen, as a sentence
+    found: str  # sentence about the facts that sfsample has seen
     remedy: Remedy | None = None
 
 
@@ -93,9 +93,10 @@ def judge_gates(own: SelfCredentials, target: TargetCredentials | None) -> tuple
 
 
 def closed_gates_help(own: SelfCredentials, target: TargetCredentials) -> tuple[str, ...]:
-    """Return help lines that name the closed gates and what opens them, on a host and in a container."""
+    """Return help lines that name the closed gates, and the remedies on a host and in a container."""
     closed = [gate for gate in judge_gates(own, target) if gate.status == "fail"]
-    closed = [gate for gate in closed if gate.name != "tracer"] or closed  # to end a tracer helps only then
+    # all gates but the tracer: to end a tracer helps only if no other gate is closed
+    closed = [gate for gate in closed if gate.name != "tracer"] or closed
     lines = []
     for remedy in dict.fromkeys(gate.remedy for gate in closed):  # one remedy may open several gates
         causes = [gate.found for gate in closed if gate.remedy == remedy]
@@ -146,7 +147,7 @@ def _capabilities(own: SelfCredentials, target: TargetCredentials) -> Gate:
 
 def _execve(own: SelfCredentials) -> Gate:
     if own.may_trace:
-        return Gate("execve(2)", "pass", "your stops cost no setuid program its privileges")
+        return Gate("execve(2)", "pass", "your stops do not cost a setuid program its privileges")
     found = "a stop in execve(2) costs a setuid program its privileges: sfsample stops no young process"
     return Gate("execve(2)", "unknown", found)
 
@@ -167,14 +168,14 @@ def _yama(own: SelfCredentials) -> Gate:
 
 
 def _namespace(own: SelfCredentials, target: TargetCredentials) -> Gate:
-    """Judge by user namespaces: a capability counts only in sfsample's own namespace and in those below."""
+    """Judge by user namespaces: capabilities count only in sfsample's own namespace and below it."""
     name = "user namespace"
     hidden = target.user_namespace is None and own.may_trace and not own.outermost
     if target.user_namespace == own.user_namespace and not hidden:
         return Gate(name, "pass", "it runs in the same user namespace as you")
     if own.outermost and own.may_trace:
         return Gate(
-            name, "pass", "you hold CAP_SYS_PTRACE in the initial user namespace, which counts in all"
+            name, "pass", "you hold CAP_SYS_PTRACE in the initial user namespace, so it counts everywhere"
         )
     if target.user_namespace is None and not hidden:
         return Gate(name, "unknown", "you may not see in which user namespace it runs")

@@ -1,8 +1,8 @@
-"""The formats of profiles: each is a module with `write`; formats that can be read back have `read`, too.
+"""The formats of profiles: each is a module with `write`, and with `read` if sfsample can read the format.
 
 A module is imported when it is used.  The contents of a file, not its name, decide which module reads it.
-Failures name the file, the place in it and a next step.  A hostile file costs memory in proportion to its
-size.
+An error names the file, the place in the file, and a next step.  A hostile file costs memory in proportion to
+its size.
 
 Invariant: any bytes give a report or raise BadInput (tests/report/test_report.py).
 """
@@ -35,7 +35,7 @@ class Format(NamedTuple):
     spells_names: bool = False  # True: the writer writes a name for each frame of each stack
 
     def cost(self, report: Report) -> int:
-        """Return the bytes of memory, roughly, that the frames of the stacks need during `write`."""
+        """Return roughly how many bytes of memory the frames of the stacks need during `write`."""
         letters = [self.frame_bytes + len(frame.text) * self.spells_names for frame in report.frames]
         return sum(sum(map(letters.__getitem__, stack.frames)) for stack in report.stacks)
 
@@ -97,7 +97,7 @@ def check_numbers(report: Report) -> None:
 
 
 def _load(path: str) -> bytes:
-    if path == "-" and sys.stdin is None:  # the program that started sfsample had closed stdin
+    if path == "-" and sys.stdin is None:  # the program that started sfsample has closed stdin
         raise SfsampleError("cannot read: standard input: it is closed", _HINT)
     try:
         if path == "-":

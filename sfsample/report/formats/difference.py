@@ -15,11 +15,11 @@ from sfsample.report.noise import ENOUGH_PAIRS, FEW_FACTOR, LEAST_PAIRS
 from sfsample.report.report import CPU, SAMPLES, Report, ReportBuilder, ReportThread
 from sfsample.symbolize.named_frame import NamedFrame
 
-_NOTABLE_CPU_NS = 10**9  # CPU time; the samples of less are few in any case
+_NOTABLE_CPU_NS = 10**9  # CPU time; less time has few samples, so a low coverage means nothing
 _SIDES = ("before", "after")
 _SIDE_FACTS = ("name", "files", "samples", "duration_ns", "rate_hz", "host", "started_ns", "mode", "cpu_ns")
 _MAX_ROWS = 20  # real changes in a table, unless verbose
-_LARGEST = 10  # rows of a table, at least: the largest differences, whatever the verdict
+_LARGEST = 10  # largest differences, which a table always shows, whatever the verdict
 _MAX_NAMES = 3  # names of processes or functions in a sentence or row
 _CHANGING_LOAD = 1.05  # usual ratio of loads; if it is higher, the text advises to compare shares
 
@@ -48,7 +48,7 @@ def _input_text(side: Side) -> str:
 
 
 def compared(difference: Difference) -> str:
-    """Return the words that say what a share is a part of, and why."""
+    """Return the words for what is compared: shares of time or shares of samples, with the reason."""
     what = "CPU time" if difference.by_cpu else "samples"
     if difference.per_time:
         is_wall = not difference.by_cpu and "wall" in {side.mode for side in difference.sides}
@@ -151,7 +151,7 @@ def difference_text(difference: Difference, *, verbose: bool = False) -> Iterato
 
 
 def _table(changes: Sequence[Change], *, verbose: bool, with_ordinary: bool) -> Iterator[str]:
-    """Yield a row for each real change, and for each of the largest differences; then the other verdicts."""
+    """Yield a row for each real change and each of the largest differences, then the number of others."""
     rows: dict[Change, list[str]] = {}
     for change in changes:
         rows.setdefault(change._replace(name=""), []).append(change.name)
@@ -194,7 +194,7 @@ def difference_html(before: Report, after: Report, difference: Difference) -> by
     lost = [f"{text}: {what}" for text, report in reports for what in losses(report)]
     both = _side_by_side(before, after, by_cpu=difference.by_cpu)
     shares = difference.overall.share_after, difference.overall.share_before
-    del before, after, reports  # frees memory, as the page needs as much
+    del before, after, reports  # frees memory before the page takes as much
     data = page_data(both, threads=False)
     by_name = {change.name: change for change in difference.by_total}
     changes = [by_name.get(text) for text in data["frames"]["text"]]
@@ -210,7 +210,7 @@ def difference_html(before: Report, after: Report, difference: Difference) -> by
         "losses": [*warnings(difference), *lost],
         "scales": [100 * share / (both.total(weight) or 1)
                    for share, weight in zip(shares, both.weights, strict=True)],
-        "widest": int(shares[0] < shares[1] / 10),  # column that gives the widths at first
+        "widest": int(shares[0] < shares[1] / 10),  # column that is the width of boxes at first
         "unit": "% of one CPU" if difference.per_time else "% of all samples",
     }  # fmt: skip
     return page(data)
@@ -224,7 +224,7 @@ def _verdict_text(change: Change | None) -> str:
 
 
 def _side_by_side(before: Report, after: Report, *, by_cpu: bool) -> Report:
-    """Return one report of both, frames only names, so a function has one box; modules are of `after`."""
+    """Merge both reports; a frame is only a name, so that a function has one box."""
     builder = ReportBuilder(("after", "before"))
     rows: dict[str, NamedFrame] = {}
     for report, weights in ((after, lambda n: (n, 0)), (before, lambda n: (0, n))):

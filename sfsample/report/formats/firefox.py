@@ -1,8 +1,8 @@
 """`-f firefox`: a processed profile for https://profiler.firefox.com.
 
 The format is version 49 (docs-developer/CHANGELOG-formats.md in firefox-devtools/profiler; the profiler also
-loads older versions).  Each thread has its own tables, which are sets of columns.  A stack is its innermost
-frame and the number of its caller's stack.  Without a timeline, samples follow each other without gaps.
+loads older versions).  Each thread has its own tables of columns.  A row of the stack table has the innermost
+frame, and the row of the caller's stack.  Without a timeline, samples follow each other without gaps.
 """
 
 from collections.abc import Iterator
@@ -120,7 +120,7 @@ class _ThreadTables:
 
     def as_json(self) -> dict[str, Any]:
         """Return the thread object."""
-        thread, frames = self._thread, self._frame_table()  # frames first: this fills functions and resources
+        thread, frames = self._thread, self._frame_table()  # called first: it fills functions and resources
         funcs = self._func_table()
         resources = _table(
             lib=[lib for lib, _ in self._resources],

@@ -1,7 +1,7 @@
 """`-f folded`: one line for each distinct stack, root first: `process;frame;...;frame count`.
 
-The output is sorted UTF-8 text; stacks with the same text are one line.  The first frame of a line is the
-process (or `name/TID`).  The reader also reads folded stacks of other tools, and addresses in modules.
+The output is sorted UTF-8 text; stacks with the same text make one line.  The first frame of a line is the
+process (or `name/TID`).  The reader also accepts folded stacks of other tools, and addresses in modules.
 
 Invariant: reading and writing folded text gives the same text (tests/report/test_report.py).
 """
@@ -67,7 +67,7 @@ def read(data: bytes, budget: ReadingBudget) -> Report:
         mark = _TRUNCATED.fullmatch(texts[0]) if texts else None
         row = map(frame, reversed(texts[1:] if mark else texts))
         root = clean_name(root)
-        named = _THREAD.fullmatch(root)  # thread 7, or a process called "name/7": both give the same text
+        named = _THREAD.fullmatch(root)  # "name/7": a thread, or a process of this name
         thread = ReportThread(root, named[1], None, int(named[2])) if named else ReportThread(root, root)
         builder.add_row(thread, row, mark[1] if mark else OUTERMOST, (int(parts[2]),))
     return builder.finish()

@@ -1,11 +1,11 @@
-"""`-f html`: one file with an interactive flame graph; it needs neither a network nor a server.
+"""`-f html`: one file with an interactive flame graph, which needs no network and no server.
 
 The sources of the page are in report/formats/page/; this module joins them.  The profile is JSON in a script
 element, which page/profile.js reads.  Every `<` is escaped, so that no name can end the element.
 
-Paths are sorted, and each path has only its difference from the path before.  So the page builds its tree in
-one pass, in the order of drawing.  Numbers are written as letters (`NumberWords`), because a browser reads
-letters faster than digits.
+Paths are sorted, and each path is written as its difference from the previous path.  So the page builds its
+tree in one pass, in the order of drawing.  Numbers are written as letters (`NumberWords`), because a browser
+reads letters faster than digits.
 
 Invariant: no name becomes markup, and the page makes no request (tests/browser/test_page.py).
 """
@@ -29,12 +29,12 @@ from sfsample.symbolize.named_frame import clean_name
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
 _MODES = {"cpu": "running threads only", "wall": "sleeping threads too"}
 _Row = tuple[tuple[int, ...], int]  # path and thread index
-_RAW_LABELS = ("host.name=", "process.", "container.id=")  # the header has the host in words
+_RAW_LABELS = ("host.name=", "process.", "container.id=")  # labels that mean nothing to a person
 _PLACEHOLDER = re.compile(r"/\*\{\{([a-z.]+)\}\}\*/")  # a file of the page, or "profile"
 
 
 def write(report: Report, *, threads: bool, time_slices: TimeSlices | None = None) -> bytes:
-    """Return the page.  `threads`: each thread has a root of its own."""
+    """Return the page.  `threads`: each thread has its own root."""
     return page(page_data(report, threads=threads, time_slices=time_slices))
 
 
@@ -98,7 +98,7 @@ def page_data(report: Report, *, threads: bool, time_slices: TimeSlices | None =
 
 
 def _readable_labels(report: Report) -> str:
-    """Return the labels that mean something to a person, those of --label first, and the number of others."""
+    """Return the labels for people, those of --label first, and the number of the other labels."""
     texts = label_texts(report)
     shown = [text for text in reversed(texts) if not text.startswith(_RAW_LABELS)]
     others = counted(len(texts) - len(shown), "label")
@@ -106,7 +106,7 @@ def _readable_labels(report: Report) -> str:
 
 
 def _pack(paths: list[tuple[int, ...]]) -> dict[str, Any]:
-    """Return columns with a row per path: labels shared with the path before it, and the other labels."""
+    """Return, for each path, how many labels it shares with the previous path, and its other labels."""
     shared = list(starmap(common_prefix_length, zip([(), *paths], paths, strict=False)))
     ends = [path[length:] for path, length in zip(paths, shared, strict=True)]
     return {"shared": shared, "more": [*map(len, ends)], "letters": NumberWords().text(chain(*ends))}

@@ -1,11 +1,11 @@
-"""The time line of the html page: for each slice of time, its samples and times in each row of the page.
+"""Encodes the time line of the html page: the samples and times of each stack in each slice of time.
 
-A slice is a string of letters: the numbers of its rows (each as the difference to the number before), then
-samples, then times.  A number has digits of five bits, the lowest first; a sixth bit marks that another digit
-follows.  Times are in units of 10 ms.  The remainder of a time is added to the same row of the next slice, so
-the sum of a row over several slices is wrong by less than 10 ms.
+A stack has a row number.  A slice is a string of letters: the row numbers (each as the difference from the
+previous one), then samples, then times.  A number has digits of five bits, the lowest first; a sixth bit says
+that another digit follows.  Times are in units of 10 ms.  The remainder of a time is added to the next slice,
+so the sum of a row over several slices is wrong by less than 10 ms.
 
-Slices are joined in pairs until they fit, so a page has less than 10 MB (scripts/bench/page PAGE.html).
+If the page would have more than 10 MB, neighbouring slices are joined (scripts/bench/page PAGE.html).
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,7 +41,7 @@ class NumberWords(dict[int, str]):
 
 
 def slices_data(line: TimeSlices, rows: Sequence[int], weights: Sequence[str]) -> dict[str, Any]:
-    """Return the data of the time line; `rows`: the row of each stack; `weights`: those on the page."""
+    """Return the data of the time line; `rows`: row of each stack; `weights`: weights on the page."""
     count = max(rows, default=-1) + 1
     slices, together = [], 1
     for each in line.slices:  # several stacks may have the same row

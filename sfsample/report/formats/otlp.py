@@ -1,6 +1,6 @@
-"""Encodes a report as an OTLP profiles request, only for `--push otlp=URL`, because OTLP profiles may change.
+"""Encodes a report as an OTLP profiles request, for `--push otlp=URL` only, because the format may change.
 
-The tables of OTLP have the fields of pprof in the same order, but no ids: rows refer to each other by index.
+The tables of OTLP have the fields of pprof in the same order, but no ids, as rows refer to others by index.
 So each field number is one less than in pprof, and row 0 of each table is empty.  Stacks are a table, too.
 An OTLP profile has one weight, so each weight of the report is a profile.  Field numbers of
 opentelemetry-proto 1.10 ("Development"):
@@ -17,7 +17,7 @@ opentelemetry-proto 1.10 ("Development"):
     Mapping              memory_limit 2, filename_strindex 4
     Link                 trace_id 1, span_id 2
 
-Invariant: opentelemetry-proto decodes a request to the same weights of the same stacks
+Invariant: opentelemetry-proto reads from a request the same stacks and weights that the report has
 (tests/report/test_otlp.py).
 """
 
@@ -40,7 +40,7 @@ def export_request(report: Report, attributes: Mapping[str, str], identity: str)
 class _OtlpEncoder(Encoder):
     def __init__(self, report: Report) -> None:
         super().__init__(report)
-        self._waits = Numbers({"": 0})  # classes of waits: index in the table of attributes
+        self._waits = Numbers({"": 0})  # class of a wait -> index in the table of attributes
 
     def request(self, attributes: Mapping[str, str], identity: str) -> Iterator[bytes]:
         stacks = [self._stack(stack) for stack in self._report.stacks]
@@ -81,5 +81,5 @@ class _OtlpEncoder(Encoder):
         for path, build_id in self._mappings:
             yield message(1, integer(2, self._limit(path, build_id)), integer(4, self._strings[path]))
         yield from (message(7, stack) for stack in stacks)
-        for text in self._strings:  # strings last, as all tables above fill them
+        for text in self._strings:  # strings last, because all tables above add strings
             yield message(5, text.encode("utf-8", "replace"))

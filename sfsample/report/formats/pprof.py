@@ -1,6 +1,6 @@
 """`-f pprof`: Google's profile.proto, gzipped, as `go tool pprof`, Pyroscope and Parca use it.
 
-Field numbers come from proto/profile.proto in github.com/google/pprof; comments give the field names.  A
+Field numbers come from proto/profile.proto in github.com/google/pprof; comments have the field names.  A
 frame and the functions inlined into it are one Location, with one Line for each function, innermost first.
 Threads are labels.  `system_name` has the mangled name, so that pprof does not shorten the demangled name.
 
@@ -54,7 +54,7 @@ def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - threads 
 
 
 class Encoder:
-    """Encodes one report.  The id of a row is its place in its table, from 1 on."""
+    """Encodes one report.  The id of a row is its position in the table, from 1 on."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -74,7 +74,7 @@ class Encoder:
             yield message(1, *self._value_type(*VALUE_TYPES[weight]))  # sample_type
         for stack in report.stacks:
             yield message(2, *self._sample(stack))  # sample
-        for number, key in enumerate(self._locations, 1):  # locations first: this fills the two tables below
+        for number, key in enumerate(self._locations, 1):  # locations first: they fill the next two tables
             yield message(4, integer(1, number), *self._location(key, 2))  # location: id
         for number, (path, build_id) in enumerate(self._mappings, 1):
             yield message(3, *self._mapping(path, build_id, number))  # mapping
@@ -112,7 +112,7 @@ class Encoder:
                 yield message(3, integer(1, self._strings[key]), integer(3, number))  # key, num
 
     def _stack(self, stack: ReportStack) -> bytes:
-        """Return the ids of locations: inlined functions are in one with the function that contains them."""
+        """Return the ids of a stack's locations; a function and those inlined into it share a location."""
         keys, start = list[_LocationKey](), 0
         for end, at in enumerate(stack.frames, 1):
             if not self._inlined[at] or end == len(stack.frames):
@@ -236,7 +236,7 @@ class _ProfileReader:
         return ReportThread(process, texts.get("thread") or process, pid, tid)
 
     def _read_location(self, number: int) -> tuple[tuple[int, ...], str]:
-        """Return the indexes of the frames, innermost first; or the reason in a mark of truncation."""
+        """Return the indexes of the frames, innermost first; for a mark of truncation, only the reason."""
         location = _required(self._locations.get(number), "a location")
         mapping = self._mappings.get(_integer(location, 2), {})  # mapping_id
         path, build_id = self._text(mapping, 5) or None, self._text(mapping, 6) or None  # filename, build_id
@@ -295,7 +295,7 @@ class _ProfileReader:
 
     def _numbers(self, values: Sequence[int | memoryview]) -> list[int]:
         packed = sum(len(value) for value in values if not isinstance(value, int))
-        self._budget.charge(packed * _REFERENCE_COST)  # numbers of at least one byte each
+        self._budget.charge(packed * _REFERENCE_COST)  # a packed number takes at least one byte
         return [number for value in values for number in integers(value)]
 
 

@@ -1,8 +1,8 @@
 """`-f json`: the whole report as `sfsample.profile/1` (docs/profile-json.md).
 
-`coverage` is computed from `stats`; all other values are in the report as they are.  As in every JSON of
-sfsample, addresses are hexadecimal strings, `_ns` numbers are integers and unknown values are null.  `read`
-checks types, indexes and the lengths of columns, and cleans texts, because a file can contain anything.
+`coverage` is computed from `stats`; all other values are those of the report.  As in every JSON of sfsample,
+addresses are hexadecimal strings, `_ns` numbers are integers, and unknown values are null.  `read` checks
+types, indexes and the lengths of columns, and cleans texts, because a file can contain anything.
 
 Invariant: `read` returns the report that was written, and raises only BadInput, whatever the file contains
 (tests/report/test_report.py).
@@ -34,12 +34,12 @@ from sfsample.symbolize.named_frame import NamedFrame, clean_name
 _Module = tuple[str, str | None]  # path and build-id
 _SCHEMA = "sfsample.profile/1"
 _T = TypeVar("_T")
-_FIELDS = ("text", "function", "raw", "file", "line", "inlined", "kind", "found")  # of a frame, as they are
+_FIELDS = ("text", "function", "raw", "file", "line", "inlined", "kind", "found")  # copied to JSON
 _MAX_DEPTH = 50  # levels of `stats`; sfsample itself writes 4
 _ADDRESS = re.compile("(0x)?[0-9a-fA-F]{1,16}")
 _MAX_COUNT = (1 << 63) - 1  # pprof cannot hold more
 _COSTS = {b",": 36, b"[": 64, b"{": 360, b'"': 30}  # bytes of memory for the value after a character
-_WIDE_COST = 8  # bytes of memory for each byte of a text: one letter outside ASCII widens all letters
+_WIDE_COST = 8  # bytes of memory for each byte of a text, because one letter can make all letters wide
 
 
 def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - the file always has the threads

@@ -23,7 +23,7 @@ _UNITS = {  # weight -> its name, and speedscope's unit
 def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - each thread is a profile
     """Return the file."""
     report = merge_by(report, "function")
-    marks = Numbers[str]()  # their numbers follow those of the frames
+    marks = Numbers[str]()  # marks follow the frames in the table of frames
     stacks = [
         [*([len(report.frames) + marks[mark]] if (mark := truncation_mark(stack)) else []),
          *reversed(stack.frames)]
@@ -66,7 +66,7 @@ def _profiles(report: Report, stacks: list[list[int]]) -> Iterator[dict[str, Any
 
 
 def _samples(report: Report) -> tuple[Sequence[int], dict[str, Sequence[int]]]:
-    """Return the stack of each sample, and a column for each weight; without a timeline, each stack once."""
+    """Return the stack of each sample, and a column for each weight; without times, a stack is one sample."""
     timeline = report.timeline
     if timeline is not None and not timeline.dropped:
         return timeline.stack, {SAMPLES: timeline.samples, WALL: timeline.wall_ns, CPU: timeline.cpu_ns}

@@ -1,7 +1,7 @@
 """`-f svg`: a static flame graph, for a ticket or a README.
 
-The file has no script and no links.  The outermost function is at the bottom.  Boxes narrower than a third of
-a pixel are left out, and the narrowest ones of too many boxes.  A note in the picture counts them.
+The file has no script and no links.  The outermost function is at the bottom.  Boxes narrower than 1/3 pixel
+are left out, and the narrowest boxes if there are too many.  A note in the picture has their number.
 
 Invariant: every name is escaped, in a text or a title (tests/report/formats/test_svg.py).
 """
@@ -42,7 +42,7 @@ class _Box(NamedTuple):
 
 
 def write(report: Report, *, threads: bool) -> bytes:
-    """Return the file.  `threads`: each thread has a root of its own."""
+    """Return the file.  `threads`: each thread has its own root."""
     boxes, hidden = _boxes(report, stack_paths(report, threads=threads))
     return "".join(_lines(report, boxes, hidden)).encode("utf-8", "replace")
 
@@ -54,7 +54,7 @@ def _boxes(report: Report, paths: StackPaths) -> tuple[list[_Box], int]:
     rows = sorted(zip(((*path, end) for path in paths.paths), report.column(SAMPLES), report.column(CPU),
                       strict=True))  # fmt: skip
     boxes, hidden = list[_Box](), 0
-    opened: list[tuple[int, int]] = []  # samples and CPU time before each box of the current path
+    opened: list[tuple[int, int]] = []  # samples and CPU time to the left of each box of the current path
     before: tuple[int, ...] = ()
     samples = cpu_ns = 0
     for path, more_samples, more_cpu_ns in [*rows, ((), 0, 0)]:

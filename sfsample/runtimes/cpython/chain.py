@@ -1,15 +1,14 @@
 """Follows the Python frames of a thread in copies of its memory, and splits them into runs.
 
-An activation is one running call of the evaluation loop; it has one native frame.  A run is the Python frames
-of one activation.  The run ends with a structure on the C stack, inside that native frame: a sentinel frame
-from 3.12 on, the `_PyCFrame` in 3.11.  `Run.mark` is the address of this structure.
+An activation is one running call of the evaluation loop; it has one native frame.  A run has the Python
+frames of one activation.  The run ends with a structure on the C stack, inside that native frame: a sentinel
+frame from 3.12 on, the `_PyCFrame` in 3.11.  `Run.mark` is the address of this structure.
 
-Nuitka compiles Python functions to C.  A compiled function links a frame into the chain, which no activation
-runs.  Such a frame looks like the frame of a generator.
+Nuitka compiles Python functions to C.  A compiled function adds a frame to the chain, but no activation runs
+this frame.  It looks like the frame of a generator.
 
-The memory is data of the target: the chain may be torn, lead anywhere, or be a circle.  That often happens if
-the thread runs while sfsample reads it.  The budget of the memory (`core.budget`) limits the length of a
-chain.
+The memory is data of the target: the chain may be torn, lead anywhere, or be a circle.  This often happens if
+the thread runs while sfsample reads.  The budget of the memory (`core.budget`) limits the length of a chain.
 
 Source: Include/internal/pycore_interpframe.h and Python/ceval.c of CPython 3.11 to 3.15.
 """
@@ -23,7 +22,7 @@ from sfsample.core.memory import Memory
 from sfsample.runtimes.cpython.layout import Layout
 
 OWNER_GENERATOR = 1  # owner of a frame that lies in a generator
-TAGS = 0b11  # tag bits in the pointer to the code object, from 3.14 on; they are no part of the address
+TAGS = 0b11  # tag bits in the pointer to the code object, from 3.14 on; not part of the address
 
 
 class PythonFrame(NamedTuple):
@@ -33,14 +32,14 @@ class PythonFrame(NamedTuple):
     code: int  # address of the code object
     instruction: int  # address of the instruction
     previous: int = 0  # address of the caller's frame
-    executable: int = 0  # pointer to the code object with its tags: code = executable & ~TAGS
+    executable: int = 0  # pointer to the code object, with tags: code = executable & ~TAGS
 
 
 class Run(NamedTuple):
     """The Python frames of one activation of the evaluation loop."""
 
     frames: tuple[PythonFrame, ...]  # Python frames, the innermost first
-    mark: int  # address inside the native frame of the activation; 0: a frame before it was not copied
+    mark: int  # address inside the native frame of the activation; 0: unknown, as a frame was not copied
     is_compiled: bool = False  # True: no activation runs these frames, because they are compiled functions
 
 
@@ -114,7 +113,7 @@ def _unpacker(layout: Layout) -> Callable[[int, bytes], PythonFrame]:
     words = Struct(f"<{layout.frame_bytes // 8}Q").unpack_from
     at = layout.executable // 8, layout.previous // 8, layout.instruction // 8
 
-    @lru_cache(1024)  # most frames are as in the last sample
+    @lru_cache(1024)  # most frames are the same as in the last sample
     def frame(address: int, data: bytes) -> PythonFrame:
         values = words(data)
         code = values[at[0]]

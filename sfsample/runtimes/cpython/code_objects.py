@@ -1,14 +1,14 @@
 """Finds the names of the code objects of a process, and checks that a cached name is still right.
 
 A frame keeps its code object alive only while the frame runs.  After the pause the program may free the code
-object, and another one may get its address before sfsample reads it.  So sfsample believes a name only if the
-header is as it was in the pause.  The header has the type, size and version, and pointers to the strings.
+object, and a new code object may get the same address before sfsample reads it.  So sfsample believes a name
+only if the header is the same as in the pause.  The header has type, size, version, and pointers to strings.
 
 A freed code object keeps its header until its memory is reused, but its strings may already be gone.  So
 sfsample prefers the strings that it copied in the pause.  If it reads a string later, the reference count
 must prove that the code object was not freed.  A freed code object has a name, but no lines.
 
-Every address here is data of the target: if no code object seems to be there, it has no name.
+Every address comes from the target's memory.  If no code object seems to be there, the frame has no name.
 
 Source: Include/cpython/code.h and Include/cpython/unicodeobject.h of CPython 3.11 to 3.15.
 """
@@ -23,13 +23,13 @@ from sfsample.core.memory import BytesMemory, Memory, ReadMany, ReadMemory, Span
 from sfsample.runtimes.cpython.layout import Layout
 from sfsample.runtimes.cpython.line_table import decode
 
-_MAX_KNOWN = 100_000  # code objects; if there are more, all are forgotten
+_MAX_KNOWN = 100_000  # code objects in the cache; if there are more, the cache is cleared
 _MAX_TEXT = 1 << 16  # characters of a name
-_MAX_TABLE_BYTES = 1 << 18  # bytes of a location table; a larger one gives no lines
-_MAX_KNOWN_BYTES = 1 << 26  # bytes of all location tables
+_MAX_TABLE_BYTES = 1 << 18  # bytes of a location table; sfsample does not read larger tables
+_MAX_KNOWN_BYTES = 1 << 26  # bytes of all location tables in the cache
 _MAX_UNITS = 1 << 26  # instructions of a function
-# Pauses that must show the same code object.  If two code objects take turns at an address, the chance that
-# all these pauses show the same one is 1 in 2 ** 15.
+# Pauses that must show the same code object.  If two code objects use an address by turns, the probability
+# that all these pauses show the same code object is 1 in 2 ** 15.
 _PROOFS_WITHOUT_VERSION, _SEVERAL = 16, -(1 << 60)
 _CODE_TYPE = b"code\0"
 _TEXT_BYTES = 320  # bytes of a string object that are copied in the pause
@@ -42,7 +42,7 @@ _WARMUP = 44  # offset of `co_warmup` in the header of 3.11, in bytes
 
 
 class Code:
-    """A code object with its strings; another code object at the same address has another `key`.
+    """A code object with its strings.  A later code object at the same address has a different `key`.
 
     Since 3.13 the interpreter has a code object without a name, which calls the `__init__` of a class.
     """
@@ -52,7 +52,7 @@ class Code:
         self._table, self.first_line, self.units = lines
 
     def line(self, unit: int) -> int | None:
-        """Return the line of instruction `unit` (-1: of the definition); None: it has none."""
+        """Return the line of instruction `unit` (-1: the line of the definition); None: no line."""
         if unit == -1:
             return self.first_line
         ends, lines = self._lines
@@ -68,7 +68,7 @@ class Code:
 
 
 def header_of(layout: Layout, address: int) -> Span:
-    """Return the span of the header, `ob_type` to `co_linetable`; in it only `co_warmup` may change."""
+    """Return the span of the header, from `ob_type` to `co_linetable`; only its `co_warmup` may change."""
     return address + layout.type, layout.linetable + 8 - layout.type
 
 
@@ -80,7 +80,7 @@ def texts_of(layout: Layout, header: bytes) -> list[Span]:
 class CodeObjects:
     """The code objects of one process, by address.
 
-    `trusted` has the addresses at which sfsample has seen only one code object.  If that code object is there
+    `trusted` has the addresses at which sfsample has seen only one code object.  If this code object is there
     after a pause, it was there in the pause.  At other addresses sfsample must copy the header in the pause.
     In 3.11 a new code object can have the header of a freed one.  So sfsample trusts an address only after
     several pauses with the same code object.
@@ -90,14 +90,14 @@ class CodeObjects:
         self._layout, self._read = layout, read
         self._known: dict[int, Code] = {}
         self._known_bytes = 0  # bytes of their location tables
-        # pauses that showed the same code object, by address; _SEVERAL: it has had more than one code object
+        # pauses that showed the same code object, by address; _SEVERAL: pauses showed several code objects
         self._proofs: Counter[int] = Counter()
         self._needed = _PROOFS_WITHOUT_VERSION if layout.code_version is None else 1
         self.trusted: set[int] = set()
         self._type = 0  # address of the type "code"; 0: not known yet
 
     def look_up(self, addresses: Sequence[int], paused: Memory | None = None) -> list[Code | None]:
-        """Return the code object at each address; None: there is none, or sfsample cannot be sure.
+        """Return the code object at each address; None: no code object, or sfsample cannot be sure.
 
         `paused` may have the headers of the pause.  Without `paused`, the current code objects are returned.
         """
@@ -113,7 +113,7 @@ class CodeObjects:
         return [self._code(*keys, paused) for keys in zip(addresses, then, now, strict=True)]
 
     def _keys(self, addresses: Sequence[int], read: ReadMany) -> list[bytes | None]:
-        """Return the key of the code object at each address; another code object there has another key.
+        """Return the key of the code object at each address; two code objects have different keys.
 
         Since 3.12 a header has a version that no other header has.  In 3.11 the key also has the characters
         of the name, because a new string may get the address of an old one.
@@ -124,7 +124,7 @@ class CodeObjects:
             return headers
         texts = (word_in(header, layout.qualname - layout.type) for header in headers)  # 0: no name
         names = read([(text + layout.string_length, _NAME_BYTES) if text else (0, 1) for text in texts])
-        # zero for `co_warmup`, which is a counter; no bytes behind the characters of the string object
+        # The key has zero for `co_warmup`, a counter, and ends with the last character of the name.
         return [None if header is None or name is None
                 else header[:_WARMUP] + bytes(4) + header[_WARMUP + 4 :] + name[: _NAME_HEAD + word_in(name)]
                 for header, name in zip(headers, names, strict=True)]  # fmt: skip
@@ -144,7 +144,7 @@ class CodeObjects:
         return code or (self._dropped(then, paused) if then and paused else None)
 
     def _dropped(self, key: bytes, paused: Memory) -> Code | None:
-        """Return a freed code object from the copies of the pause; None: a string is not among them."""
+        """Return a freed code object from the copies of the pause; None: a string was not copied."""
         qualname, filename = (read_string(self._layout, paused.read, at, _MAX_TEXT)
                               for at in _texts(self._layout, key))  # fmt: skip
         if not filename or not qualname or not self._is_code(word_in(key)):
@@ -155,7 +155,7 @@ class CodeObjects:
         return int.from_bytes(key[self._layout.first_line - self._layout.type :][:4], "little", signed=True)
 
     def _load(self, address: int, key: bytes, paused: Memory | None) -> Code | None:
-        """Read a code object and its strings; None: there is none, or it changes meanwhile."""
+        """Read a code object and its strings; None: no code object, or it changes during the reading."""
         layout = self._layout
         units, lines = (word_in(key, at - layout.type) for at in (layout.code_size, layout.linetable))
         named, file = _texts(layout, key)
@@ -164,7 +164,7 @@ class CodeObjects:
         name = bytes(layout.string_length) + key[header_of(layout, address)[1] :]  # end of a key of 3.11
         copies = BytesMemory(named, name) if paused is None else paused
         texts: tuple[str | None, str | None, bytes | None] = ("", "", b"")
-        # The interpreter's own code object has one string (or none) as its name and file, and no line.
+        # The interpreter's own code object has no line, and one string (or no string) as name and as file.
         if named != file or self._first_line(key):
             texts = self._text(copies, named), self._text(copies, file), self._bytes(lines)
         qualname, filename, table = texts
@@ -176,7 +176,7 @@ class CodeObjects:
         return code
 
     def _prove(self, address: int) -> None:
-        """Note that a pause showed the code object at an address; after enough proofs it is trusted."""
+        """Count a pause that showed the code object at an address; after enough pauses, trust the address."""
         self._proofs[address] += 1
         if self._proofs[address] >= self._needed:
             self.trusted.add(address)
@@ -187,7 +187,7 @@ class CodeObjects:
         return head is not None and has_references(head) and self._keys([address], self._read) == [key]
 
     def _is_code(self, kind: int) -> bool:
-        """Return True if the type at address `kind` is "code"; its name is read only until one is found."""
+        """Return True if the type at address `kind` is "code", which is found once by its name."""
         if not self._type:
             [data] = self._read([(kind + self._layout.type_name, 8)])
             [name] = self._read([(_WORD.unpack(data)[0], len(_CODE_TYPE))]) if data else [None]
@@ -195,7 +195,7 @@ class CodeObjects:
         return kind == self._type != 0
 
     def _text(self, copies: Memory, address: int) -> str | None:
-        """Return the copied text of a string object, or else its current text; a very long text is cut."""
+        """Return the copied text of a string object, else its current text; a very long text is cut."""
         copied = read_string(self._layout, copies.read, address, _MAX_TEXT)
         return copied or read_string(self._layout, lambda *span: self._read([span])[0], address, _MAX_TEXT)
 
@@ -209,7 +209,7 @@ class CodeObjects:
 
 
 def read_string(layout: Layout, read: ReadMemory, address: int, most: int) -> str | None:
-    """Return the first `most` characters of a string object; None: it is no string, or cannot be read."""
+    """Return the first `most` characters of a string object; None: no string, or unreadable."""
     data = read(address, layout.string_state + 4)
     if data is None:
         return None
@@ -223,10 +223,10 @@ def read_string(layout: Layout, read: ReadMemory, address: int, most: int) -> st
 
 
 def has_references(head: bytes) -> bool:
-    """Return True if an object is alive, by its bytes before the type; a freed one has a pointer there.
+    """Return True if an object is alive.  `head`: bytes before its type; a freed object has a pointer there.
 
-    Source: Include/object.h and refcount.h.  With a GIL there is one count: the low 32 bits, below flags.
-    Without a GIL there are two counts.
+    Source: Include/object.h and refcount.h.  With a GIL there is one count, in the low 32 bits; above are
+    flags.  Without a GIL there are two counts.
     """
     if len(head) > _WORD.size:
         return bool(word_in(head, 8) >> 32 or word_in(head, 16) >> 2)

@@ -2,8 +2,8 @@
 
 CPython is in the program, or in a library with "python" in its path (libpython3.13.so, python3_plugin.so).
 sfsample finds `_PyRuntime` by its dynamic symbol, by its section, or, from 3.13 on, by its first bytes.  A
-stripped program has at least one of these.  Version 3.11 or 3.12 is stated by a symbol.  A program that has
-CPython linked statically may have lost that symbol: then the structures in memory decide.
+stripped program has at least one of these.  For 3.11 and 3.12, a symbol has the version.  If a stripped
+program has lost this symbol, the structures in memory decide.
 
 Source: `GENERATE_DEBUG_SECTION(PyRuntime, ...)` in Python/pylifecycle.c, `Py_Version` in Python/getversion.c.
 """
@@ -45,11 +45,11 @@ class Interpreter(NamedTuple):
 def find_interpreter(
     modules: ModuleMap, read: ReadMemory, without: set[Module] | None = None
 ) -> Interpreter | None:
-    """Return the interpreter of a process; None: it has none.
+    """Return the interpreter of a process; None: no interpreter.
 
-    `read` reads the memory of the process.  `without` has modules that are known to have no interpreter; this
-    function adds others, because a search of the symbols of a large program takes long.  Raises BadInput if
-    the version of the interpreter is unknown, and NotStarted if a later call may find the version.
+    `read` reads the memory of the process.  `without` has modules without an interpreter.  This function adds
+    such modules, because searching the symbols of a large program takes long.  Raises BadInput if the version
+    of the interpreter is unknown, and NotStarted if a later call may find the version.
     """
     skipped = set[Module]() if without is None else without
     seen: set[str] = set()
@@ -90,9 +90,9 @@ def _find_in(module: Module, mapping: Mapping, read: ReadMemory) -> Interpreter 
 
 
 def _by_shape(runtime: int, read: ReadMemory) -> Layout:
-    """Return the layout of 3.11 or 3.12 that the structures in memory fit.  Raises BadInput.
+    """Return the layout, of 3.11 or 3.12, that fits the structures in memory.  Raises BadInput.
 
-    A thread state leads back to its interpreter.  The layouts differ in the place of the thread states.
+    A thread state points back to its interpreter.  The layouts have thread states at different offsets.
     """
 
     def word(address: int) -> int:
@@ -100,19 +100,19 @@ def _by_shape(runtime: int, read: ReadMemory) -> Layout:
 
     interpreter = word(runtime + FIXED[12].interpreters)
     if not interpreter:
-        raise NotStarted("the interpreter has not started, and its version is not stated")
+        raise NotStarted("the interpreter has not started, and no symbol has its version")
     threads = ((layout, word(interpreter + layout.threads)) for layout in FIXED.values())
     fitting = [layout for layout, thread in threads
                if word(thread + layout.thread_interpreter) == interpreter
                and 0 < word(thread + layout.native_thread_id) <= _MAX_TID]  # fmt: skip
     if len(fitting) != 1:
-        raise BadInput("the version of Python is not stated, and its memory is not that of 3.11 or 3.12: "
+        raise BadInput("no symbol has the version of Python, and the memory does not fit 3.11 or 3.12: "
                        "it is older")  # fmt: skip
     return fitting[0]
 
 
 def _by_section(image: ElfImage) -> int | None:
-    """Return the vaddr of `_PyRuntime`, by its section, or by its first bytes in a data segment."""
+    """Return the vaddr of `_PyRuntime`: that of its section, or of its first bytes in a data segment."""
     section = image.section(_SECTION)
     if section is not None:
         return section.vaddr

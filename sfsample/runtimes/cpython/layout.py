@@ -1,8 +1,8 @@
-"""Offsets of the fields of CPython that a stack needs, in bytes, for a minor version and a kind of build.
+"""Defines the offsets (in bytes) of the fields of CPython that sfsample reads, for each minor version.
 
-From 3.13 on a process states most offsets itself, in the table at the start of `_PyRuntime`.  The offsets of
-3.11 and 3.12, and a few that the table lacks, come from the headers of CPython.  An unknown version has no
-layout, because guessed offsets would show wrong frames.
+From 3.13 on, a process has most offsets in a table at the start of `_PyRuntime`.  The offsets of 3.11 and
+3.12, and offsets that the table lacks, come from the headers of CPython.  An unknown version has no layout,
+because guessed offsets would show wrong frames.
 
 Source: Include/internal/pycore_runtime_structs.h, pycore_debug_offsets.h, pycore_interpframe_structs.h,
 pycore_gil.h and cpython/code.h of CPython 3.11 to 3.15.
@@ -21,7 +21,7 @@ _MAX_FRAME_BYTES = 1 << 10  # bytes of a frame without its locals
 _RELEASE = 0xF0  # level of a final release in PY_VERSION_HEX; pre-releases have a lower level
 _HEADER = Struct("<8sQQ")  # cookie, version, flag: 1 if there is no GIL
 
-_TABLE_WORDS = {13: 70, 14: 92, 15: 108}  # words behind the header, by minor version
+_TABLE_WORDS = {13: 70, 14: 92, 15: 108}  # words after the header, by minor version
 # Field of Layout: indexes of its word in the tables of 3.13, 3.14 and 3.15 (struct _Py_DebugOffsets).
 _STATED = {
     "interpreters": (2, 2, 2),  # runtime_state.interpreters_head
@@ -34,17 +34,17 @@ _STATED = {
     "thread_base": (None, None, 24),
     "native_thread_id": (22, 25, 28),
     "chunk": (23, 26, 29),  # thread_state.datastack_chunk
-    "previous": (26, 29, 37),  # interpreter_frame, as the next ones
+    "previous": (26, 29, 37),  # interpreter_frame, also of the next fields
     "executable": (27, 30, 38),
     "instruction": (28, 31, 39),
     "frame_bytes": (29, 32, 40),  # localsplus
     "owner": (30, 33, 41),
-    "filename": (32, 37, 45),  # code_object, as the next ones
+    "filename": (32, 37, 45),  # code_object, also of the next fields
     "qualname": (34, 39, 47),
     "linetable": (35, 40, 48),
     "first_line": (36, 41, 49),
     "code_bytes": (40, 45, 53),  # co_code_adaptive
-    "code_size": (41, 47, 55),  # pyobject.size: the field ob_size follows
+    "code_size": (41, 47, 55),  # pyobject.size, the offset of the field ob_size
     "type": (42, 48, 56),
     "type_name": (44, 50, 58),
     "bytes_size": (62, 72, 84),
@@ -56,23 +56,23 @@ _STATED = {
 
 
 class Layout(NamedTuple):
-    """Offsets of fields from the start of their structure, in bytes; None: this version lacks the field."""
+    """The offsets of fields in their structures, in bytes; None: this version lacks the field."""
 
     minor: int
-    interpreters: int  # field of _PyRuntime: the head of the list of interpreters
-    interpreter_next: int  # field of PyInterpreterState: the address of the next interpreter
-    threads: int  # field of PyInterpreterState: the head of its list of thread states
-    thread_next: int  # field of PyThreadState, like the next ones
+    interpreters: int  # field of _PyRuntime: address of the first interpreter
+    interpreter_next: int  # field of PyInterpreterState: address of the next interpreter
+    threads: int  # field of PyInterpreterState: address of the first thread state
+    thread_next: int  # field of PyThreadState, like the next fields
     thread_interpreter: int
     native_thread_id: int
     chunk: int  # datastack_chunk; then datastack_top and datastack_limit
-    thread_frame: int  # field with the address of the current frame; in 3.11 and 3.12 of a _PyCFrame
-    executable: int  # field of _PyInterpreterFrame, like the next ones
+    thread_frame: int  # address of the current frame; in 3.11 and 3.12, address of a _PyCFrame
+    executable: int  # field of _PyInterpreterFrame, like the next fields
     previous: int
     instruction: int
     owner: int
     frame_bytes: int  # size of the frame without its locals
-    code_size: int  # field of PyCodeObject, like the next ones
+    code_size: int  # field of PyCodeObject, like the next fields
     first_line: int
     filename: int
     qualname: int
@@ -80,9 +80,9 @@ class Layout(NamedTuple):
     code_bytes: int
     type: int  # field of PyObject
     type_name: int  # field of PyTypeObject
-    bytes_size: int  # field of PyBytesObject, like the next one
+    bytes_size: int  # field of PyBytesObject, like the next field
     bytes_data: int
-    string_length: int  # field of PyASCIIObject, like the next one
+    string_length: int  # field of PyASCIIObject, like the next field
     string_state: int
     ascii_data: int  # offset of the characters of an ASCII string
     other_data: int  # offset of the characters of any other string
@@ -93,7 +93,7 @@ class Layout(NamedTuple):
     cframe_frame: int = 0  # field of _PyCFrame, which only 3.11 and 3.12 have; then the outer _PyCFrame
     is_entry: int | None = None  # field of _PyInterpreterFrame
     code_version: int | None = None  # field of PyCodeObject
-    kind_bit: int = 2  # number of the bit in a string's state at which kind (3 bits), compact and ascii begin
+    kind_bit: int = 2  # lowest bit of `kind` (3 bits) in a string's state; then `compact` and `ascii`
 
     @property
     def has_cframes(self) -> bool:
@@ -102,12 +102,12 @@ class Layout(NamedTuple):
 
     @property
     def sentinel_owners(self) -> tuple[int, ...]:
-        """Return the values of `owner` that only sentinels have; Python frames have others."""
+        """Return the values of `owner` that only sentinels have."""
         return () if self.minor == 11 else (3, 4) if self.minor >= 14 else (3,)
 
     @property
     def thread_bytes(self) -> int:
-        """Return the number of bytes of a PyThreadState that a walk needs."""
+        """Return the number of bytes that a walk needs of a PyThreadState."""
         return self.chunk + 24
 
 
@@ -116,7 +116,7 @@ _OLD: dict[str, Any] = {
     "instruction": 56, "frame_bytes": 72, "code_size": 16, "filename": 112, "qualname": 128, "linetable": 136,
     "type": 8, "type_name": 24, "bytes_size": 16, "bytes_data": 32, "string_length": 16, "string_state": 32,
 }  # fmt: skip
-FIXED = {  # layouts of the versions that state no offsets, by minor version
+FIXED = {  # layouts of the versions without a table of offsets, by minor version
     11: Layout(minor=11, gil=360, threads=16, native_thread_id=160, chunk=296, cframe_frame=8, executable=32,
                previous=48, owner=69, is_entry=68, first_line=72, code_bytes=184, ascii_data=48,
                other_data=72, **_OLD),
@@ -127,7 +127,7 @@ FIXED = {  # layouts of the versions that state no offsets, by minor version
 
 
 def layout_of(version: int, table: bytes = b"") -> Layout:
-    """Return the layout for a PY_VERSION_HEX; `table` is the start of `_PyRuntime`, from 3.13 on.
+    """Return the layout for a PY_VERSION_HEX.  `table`: from 3.13 on, the first bytes of `_PyRuntime`.
 
     Raises BadInput if the version is unknown, or if the table does not fit the version.
     """
@@ -150,7 +150,7 @@ def _stated(minor: int, name: str, table: bytes) -> Layout:
     indexes = ((field, places[minor - 13]) for field, places in _STATED.items())
     at: dict[str, Any] = {field: None if index is None else words[index] for field, index in indexes}
     if at["interpreters"] != size + 48 or at["code_size"] != at["type"] + 8:
-        raise BadInput(f"{name}: its table of offsets is not that of the release")
+        raise BadInput(f"{name}: its table of offsets does not fit the release")
     if free_threaded:
         at["gil_pointer"] = None
     return _checked(name, Layout(
@@ -160,7 +160,7 @@ def _stated(minor: int, name: str, table: bytes) -> Layout:
 
 
 def _checked(name: str, layout: Layout) -> Layout:
-    """Return `layout`; raise BadInput if a field is not aligned, or is not in the bytes that are read."""
+    """Return `layout`; raise BadInput if a field is not aligned, or is outside the bytes that are read."""
     in_frame = max(layout.previous + 8, layout.executable + 8, layout.instruction + 8, layout.owner + 1)
     in_thread = max(layout.thread_frame, layout.thread_base or 0) + 8
     names = range(layout.filename, layout.linetable + 8, 8)  # offsets of four adjacent pointers

@@ -7,12 +7,12 @@ from itertools import accumulate
 
 _NO_LOCATION, _LONG, _NO_COLUMNS = 15, 14, 13
 _ONE_LINE = (10, 12)  # kinds whose line is: previous line + kind - 10
-_MAX_SHIFT = 36  # bits; a number has 32 at most
+_MAX_SHIFT = 36  # bits; a number has at most 32 bits
 _LONG_VARINTS = 4  # numbers in an entry of the kind _LONG; the first is the step to its line
 
 
 def decode(table: bytes, line: int, units: int) -> tuple[list[int], list[int | None]]:
-    """Return the end and the line of each entry; an end is a number of instructions of two bytes.
+    """Return the end and the line of each entry.  An end counts instructions, which have two bytes.
 
     Raises ValueError if the table is damaged, or does not describe `units` instructions.
     """
@@ -35,17 +35,17 @@ def decode(table: bytes, line: int, units: int) -> tuple[list[int], list[int | N
         else:
             at += 1
         if at > size:
-            raise ValueError("its last entry is cut off")
+            raise ValueError("the last entry is cut off")
         counts.append((first & 7) + 1)
         lines.append(None if kind == _NO_LOCATION else line)
     ends = [*accumulate(counts)]
     if sum(counts) != units:
-        raise ValueError(f"its entries are of {sum(counts)} units instead of {units}")
+        raise ValueError(f"the entries describe {sum(counts)} units instead of {units}")
     return ends, lines
 
 
 def _varint(table: bytes, at: int) -> tuple[int, int]:
-    """Return a number and the position behind it.  Each byte has 6 bits of it; bit 6 means: more bytes."""
+    """Return a number and the position after it.  A byte has 6 bits; bit 6 means that a byte follows."""
     value = shift = 0
     while at < len(table):
         byte = table[at]

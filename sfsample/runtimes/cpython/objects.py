@@ -1,8 +1,8 @@
-"""Reads simple objects of CPython from outside: names of types, texts, numbers, attributes, locals, `with`.
+"""Reads simple objects of CPython from the memory of the target: texts, numbers, attributes, locals, `with`.
 
-Every address is data of the target.  So each read takes from the budget of the look, and a value that cannot
-be right is returned as 0 or None.  This module has the offsets that the table of offsets lacks.  They are the
-same in 3.11 to 3.15 with a GIL, unless the code asks for `minor`.  Builds without a GIL have other headers;
+Every address comes from the target's memory.  So each read takes from the budget of the look, and an
+impossible value becomes 0 or None.  This module has the offsets that the table of offsets lacks.  They are
+equal in 3.11 to 3.15 with a GIL, unless the code uses `minor`.  Builds without a GIL have other headers;
 sfsample does not read their objects.
 
 Source: Include/cpython and Include/internal of CPython 3.11 to 3.15: dictobject.h, pycore_dict.h, object.h,
@@ -22,7 +22,7 @@ from sfsample.runtimes.cpython.layout import Layout
 from sfsample.runtimes.cpython.python_stack import Row, frames_in
 
 _TYPE_FLAGS, _TYPE_BASICSIZE, _TYPE_DICTOFFSET = 168, 32, 288
-_CACHED_KEYS = {11: 872, 15: 888}  # offsets of ht_cached_keys by minor version; 880 in other versions
+_CACHED_KEYS = {11: 872, 15: 888}  # offset of ht_cached_keys by minor version; other versions: 880
 _INLINE_VALUES, _MANAGED_DICT = 1 << 2, 1 << 4  # Py_TPFLAGS_...
 _DICT_KEYS, _DICT_VALUES = 32, 40
 _KEYS_HEADER = Struct("<8xBBBxIqq")  # start of PyDictKeysObject: two sizes, kind, version, usable, entries
@@ -33,7 +33,7 @@ _CALLED, SELF = 16, 24  # offsets in a method: its function, and its object
 SET_USED = 24  # offset of the number of items of a set
 _SET_MASK, _SET_TABLE = 32, 40
 
-_MAX_WORDS = 1 << 21  # words of a set, dict, list or tuple that are read; the budget is spent before
+_MAX_WORDS = 1 << 21  # words of a set, dict, list or tuple that are read; the budget ends earlier
 _MAX_INDEX_BITS = 16  # log2 of the size of a dict's index in bytes
 _MAX_NAME = 100  # bytes of the name of a type
 _MAX_SLOTS = 512  # slots of a frame that are read
@@ -51,9 +51,9 @@ class Objects:
 
     def __init__(self, layout: Layout, read: ReadMemory, budget: Budget) -> None:
         self.layout, self._target, self._budget = layout, read, budget
-        # Names of types whose fields cannot be right, because this Python has other offsets.
+        # Names of types whose fields have impossible values, because this Python has other offsets.
         self.odd = dict[str, None]()
-        cached = lru_cache(_MAX_KNOWN)  # by the address of a type, a key or a code object: seldom freed
+        cached = lru_cache(_MAX_KNOWN)  # key: address of a type, a string or a code object, all seldom freed
         self._name_of_type = cached(lambda kind: self._c_string(self.word(kind + layout.type_name)))
         self._key = cached(self.text)
         self._names = cached(self._read_names)
@@ -61,37 +61,37 @@ class Objects:
         self._depth = cached(self._read_depth)
 
     def read(self, address: int, size: int) -> bytes | None:
-        """Return the bytes at an address; None: they cannot be read, or the budget is spent."""
+        """Return the bytes at an address; None: unreadable, or the budget is spent."""
         is_permitted = self._budget.permits(size)
         return self._target(address, size) if is_permitted and 0 < address < USER_SPACE else None
 
     def word(self, address: int) -> int:
-        """Return the word at an address; 0: it cannot be read."""
+        """Return the word at an address; 0: unreadable."""
         return word_in(self.read(address, 8))
 
     def words(self, address: int, count: int) -> tuple[int, ...]:
-        """Return the words at an address; (): they cannot be read."""
+        """Return the words at an address; (): unreadable."""
         data = self.read(address, 8 * count) if 0 < count <= _MAX_WORDS else None
         return unpack(f"<{count}Q", data) if data else ()
 
     def type_name(self, address: int) -> str:
-        """Return the name of an object's type: "_thread.RLock", "Thread" (a class in Python); "": none."""
+        """Return the name of an object's type: "_thread.RLock", or "Thread" (a Python class); "": unknown."""
         return self._name_of_type(self.word(address + self.layout.type)) if address else ""
 
     def _c_string(self, address: int) -> str:
-        """Return a short text that ends with a zero byte; "": there is none."""
+        """Return a short text that ends with a zero byte; "": no such text."""
         room = 4096 - address % 4096  # bytes up to the end of the page
         text, end, _ = (self.read(address, min(_MAX_NAME, room)) or b"").partition(b"\0")
         return text.decode("utf-8", "replace") if end else ""
 
     def text(self, address: int, most: int = _MAX_NAME) -> str | None:
-        """Return the first characters of a string object; None: it is no string."""
+        """Return the first characters of a string object; None: no string object."""
         if self.type_name(address) != "str":
             return None
         return read_string(self.layout, self.read, address, most)
 
     def integer(self, address: int) -> int | None:
-        """Return the value of an int or bool; None: it has another type, or is very large."""
+        """Return the value of an int or bool; None: another type, or a very large value."""
         kind, size = self.type_name(address), self.word(address + self.layout.bytes_size)
         count, negative = size >> 3, size & 3 == 2
         if self.layout.minor == 11:
@@ -103,7 +103,7 @@ class Objects:
         return bool(value) if kind == "bool" else -value if negative else value
 
     def items(self, address: int) -> tuple[int, ...]:
-        """Return the addresses of the first items of a list or tuple; (): it has another type."""
+        """Return the addresses of the first items of a list or tuple; (): another type."""
         kind, at = self.type_name(address), address + self.layout.bytes_size + 8
         if kind not in ("list", "tuple"):
             return ()
@@ -111,13 +111,13 @@ class Objects:
         return self.words(self.word(at) if is_list else at + 8 * (self.layout.minor >= 14), count)
 
     def members(self, address: int) -> tuple[int, ...]:
-        """Return the addresses of the items of a set; an item that was removed may be among them."""
+        """Return the addresses of the items of a set, perhaps with removed items."""
         count = self.word(address + _SET_MASK) + 1 if self.type_name(address) == "set" else 0
         words = self.words(self.word(address + _SET_TABLE), 2 * count)
         return tuple(filter(None, words[::2]))  # an entry has two words: the item and its hash
 
     def attribute(self, address: int, name: str) -> int:
-        """Return the address of an attribute of a module or an instance, not of its class; 0: none."""
+        """Return the address of an attribute of a module or an instance (not of its class); 0: none."""
         kind = self.word(address + self.layout.type)
         flags, minor = self.word(kind + _TYPE_FLAGS), self.layout.minor
         if not flags & _MANAGED_DICT:
@@ -134,11 +134,11 @@ class Objects:
         return self._in_keys(self.word(kind + keys), values, name) if values else self.item(managed, name)
 
     def item(self, address: int, name: str) -> int:
-        """Return the address of the value that a dict has for the key `name`; 0: there is none."""
+        """Return the address of the value that a dict has for the key `name`; 0: no such key."""
         return self._in_keys(*self._parts(address), name)
 
     def _parts(self, address: int) -> tuple[int, int]:
-        """Return the addresses of the keys of a dict and of its values (0: they are with the keys)."""
+        """Return the addresses of a dict's table of keys and of its values (0: the table has the values)."""
         values = self.word(address + _DICT_VALUES)
         return self.word(address + _DICT_KEYS), values + 8 if values and self.layout.minor >= 13 else values
 
@@ -147,7 +147,7 @@ class Objects:
         return next((self.word(place) for key, place in entries if self._key(key) == name), 0)
 
     def _entries(self, keys: int, values: int) -> Iterator[tuple[int, int]]:
-        """Yield the address of each key, and of the word that has the address of its value."""
+        """Yield the address of each key, and of the word that points to the value."""
         header = self.read(keys, _KEYS_HEADER.size)
         _, index_bytes, kind, _, _, count = _KEYS_HEADER.unpack(header or bytes(_KEYS_HEADER.size))
         if not 0 < count <= _MAX_WORDS or index_bytes > _MAX_INDEX_BITS:
@@ -159,7 +159,7 @@ class Objects:
     # -- frames
 
     def slots(self, frame: PythonFrame) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the objects in a frame's locals and cells, and those on its value stack (even old ones)."""
+        """Return the objects in a frame's locals and cells, and on its value stack, also of old entries."""
         room, variables = (word & 0xFFFFFFFF for word in self._shape(frame.code))
         words = self.words(frame.address + self.layout.frame_bytes, min(room + variables, _MAX_SLOTS))
         objects = tuple(0 if word & TAGS == TAGS else word & ~TAGS for word in words)
@@ -170,15 +170,15 @@ class Objects:
         return tuple(self._key(at) or "" for at in self.items(self.word(code + self.layout.filename - 16)))
 
     def locals(self, frame: PythonFrame) -> dict[str, int]:
-        """Return the addresses of the arguments and locals by name; 0: the variable has no value."""
+        """Return the addresses of arguments and locals by name; 0: the variable has no value."""
         return dict(zip(self._names(frame.code), self.slots(frame)[0], strict=False))
 
     def local(self, frame: PythonFrame, name: str) -> int:
-        """Return the address of a local; 0: the frame has no local of this name, or it has no value."""
+        """Return the address of a local; 0: no local of this name, or no value."""
         return self.value(self.locals(frame).get(name, 0))
 
     def value(self, slot: int) -> int:
-        """Return the object of a variable, also of a variable that a closure shares (a cell)."""
+        """Return the object of a variable; the variable may be in a cell, which closures share."""
         return self.word(slot + self.layout.bytes_size) if self.type_name(slot) == "cell" else slot
 
     def names(self, frame: PythonFrame) -> tuple[str, ...]:
@@ -197,7 +197,7 @@ class Objects:
                 yield name, self.repr(address)
 
     def repr(self, address: int, *, with_items: bool = True) -> str:
-        """Return a short text: the value of an object of a simple type, else its type.
+        """Return a short text: the value of an object of a simple type; for other objects, the type.
 
         A collection shows its first items: "<list of 9: 1, 'a', ...>".
         """
@@ -223,7 +223,7 @@ class Objects:
         return f"<{kind or '?'}>" if value is None else repr(value)
 
     def _first_items(self, kind: str, address: int, size: int) -> str:
-        """Return short texts of the first items of a collection; items of nested collections are not read."""
+        """Return short texts of the first items of a collection, without items of nested collections."""
         if kind == "dict":
             filled = ((key, self.word(place)) for key, place in self._entries(*self._parts(address)) if key)
             pairs = islice(((key, value) for key, value in filled if value), _MAX_SHOWN)
@@ -235,10 +235,10 @@ class Objects:
         return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
 
     def entered(self, frame: PythonFrame) -> Iterator[int]:
-        """Yield the object of each `with` and `async with` statement that a frame is inside.
+        """Yield the object of each `with` and `async with` statement in which a frame is.
 
-        In such a statement the value stack has the `__exit__`, as a method.  From 3.14 on it has a function,
-        and then the object.  The exception table says how much of the value stack is in use.
+        In such a statement, the value stack has the method `__exit__`.  From 3.14 on it has the function
+        `__exit__`, and then the object.  The exception table says how much of the value stack is in use.
         """
         depth = self._depth(frame.code, frame.instruction)
         is_exit = False
@@ -286,10 +286,10 @@ class Objects:
 
 
 def entered(objects: Objects, rows: Sequence[Row], near: int, lock: int) -> frozenset[int]:
-    """Return the objects of the `with` statements that a stack is inside, without the locks that it released.
+    """Return the objects of the `with` statements in which a stack is, without the locks that it released.
 
-    A Condition releases its lock to wait.  The innermost `near` frames call `acquire` of `lock`, so they do
-    not hold it: they have released it before, or only begin an `async with`.
+    A Condition releases its lock during a wait.  The innermost `near` frames call `acquire` of `lock`, so
+    they do not hold `lock`: they have released it before, or only begin an `async with`.
     """
     found = ((at, address) for at, (_, frame) in enumerate(rows) for address in objects.entered(frame))
     locks = ((at, objects.attribute(address, "_semlock") or address) for at, address in found)

@@ -3,7 +3,7 @@
 A run of Python frames belongs to the native frame in which its mark lies: `sp <= mark < cfa`.  This needs no
 symbols.  So a program may be stripped, and the compiler may have split the evaluation loop.
 
-The chain of Python frames breaks if a frame was not copied.  Then the stack has no Python frames outside.
+The chain of Python frames breaks at a frame that was not copied.  Then all outer Python frames are missing.
 
 Compiled functions have no mark.  Their native frames lie in the program or in the interpreter.  So sfsample
 places them at the innermost native frame there, outside the activations that they have called.
@@ -26,7 +26,7 @@ _MAX_OUTSIDE = 8  # marks outside of all native frames; then sfsample gives up
 class Placed(NamedTuple):
     """The Python frames of a stack, with their places among the native frames."""
 
-    # Index of the native frame, and Python frames, of each activation.  The innermost come first.
+    # For each activation, innermost first: index of its native frame, and its Python frames.
     activations: tuple[tuple[int, tuple[PythonFrame, ...]], ...]
     is_whole: bool  # True: no Python frame is missing
 
@@ -39,11 +39,11 @@ class Placer:
 
     def __init__(self, layout: Layout, code: Sequence[Mapping] = ()) -> None:
         self._layout, self._code = layout, code
-        # bytes from the CFA down to the mark, the same in all frames of a program; None: not known yet
+        # bytes from the CFA down to the mark, equal in all frames of a program; None: not known yet
         self.distance: int | None = None
 
     def place(self, memory: Memory, frames: Sequence[Frame], states: Sequence[int]) -> Placed:
-        """Place the frames of a thread, by its thread states; `memory` has the copies of its pause."""
+        """Place the frames of the thread that has these states; `memory` has the copies of its pause."""
         ends = _ends(frames)
         by_index: dict[int, tuple[PythonFrame, ...]] = {}
         is_whole = True
@@ -65,7 +65,7 @@ class Placer:
         return Placed(tuple(sorted(by_index.items())), is_whole)
 
     def _is_elsewhere(self, memory: Memory, frames: Sequence[Frame], ends: list[int], state: int) -> bool:
-        """Return True if another thread runs a thread state: its `_PyCFrame` is on another stack."""
+        """Return True if another thread runs a thread state: the `_PyCFrame` is on another stack."""
         cframe = memory.word(state + self._layout.thread_frame) if self._layout.has_cframes else None
         if cframe is None or state < cframe < state + _MAX_STATE_BYTES:  # no thread runs it
             return False
@@ -83,7 +83,7 @@ class Placer:
         if index < 0 or index in by_index:
             return False
         by_index[index] = run.frames
-        return not any(dropwhile(bool, inside[index - first :]))  # no native code has called the program
+        return not any(dropwhile(bool, inside[index - first :]))  # compiled code has only one group of frames
 
 
 def _ends(frames: Sequence[Frame]) -> list[int]:

@@ -1,11 +1,10 @@
-"""Says what to copy in the pause of a thread, so that its chain of Python frames is whole.
+"""Plans the copies in the pause of a thread, so that its chain of Python frames is whole.
 
-Before the pause a plan lists the pieces of memory that the last sample of the thread needed.  In the pause
+Before the pause, a plan lists the pieces of memory that the last sample of the thread needed.  In the pause,
 the plan follows the chain from the current frame outwards, until it meets frames of the last sample.  It
-copies frames that are not in its list: those on a new chunk of Python's stack, and those of generators, with
-their pages, as generators that were made together often lie on one page.  It also copies the headers of
-unknown code objects, because after the pause the program may free a function, and another one may get its
-address.
+copies frames that are not in its list: frames on a new chunk of Python's stack, and frames of generators.  Of
+a generator it copies the whole page, because generators that were made together often share a page.  It also
+copies the headers of unknown code objects, because after the pause, another code object may get the address.
 """
 
 from bisect import bisect_right
@@ -24,22 +23,22 @@ _CHUNK_HEADER = 24  # bytes: previous, size, top
 _CHUNK_BYTES = 1 << 14  # bytes of a chunk, unless a frame is very large
 _MAX_CHUNK_BYTES = 1 << 20
 _MAX_STACK_BYTES = 1 << 21  # bytes of all chunks of a thread state
-_MAX_PAGES = 16  # pages with frames of generators that are foreseen
+_MAX_PAGES = 16  # pages with frames of generators that a plan lists
 _MAX_STEPS = 1000  # steps along the chain in one pause
-_STEPS_A_LOOK = 32  # steps between two looks at the clock
-_SAME_FRAMES = 4  # frames in a row as in the last sample; those outside are believed to be the same too
-_MAX_SEEN = 64  # frames in a row that need no copy; then the walk ends
+_STEPS_A_LOOK = 32  # steps between two readings of the clock
+_SAME_FRAMES = 4  # frames in a row equal to the last sample; then outer frames are taken as equal, too
+_MAX_SEEN = 64  # frames in a row that need no copy, after which the walk ends
 _MAX_HEADERS = 200  # headers of code objects that are copied in one pause
 
 
 class Plan:
-    """What to copy of one thread: its thread states, the chunks of its stack, and frames that lie elsewhere.
+    """The copies that one thread needs: thread states, chunks of its stack, and frames elsewhere.
 
-    `counters` are the words that change when the target creates an interpreter or a thread state; they are
-    copied too, and so are `gils`.  `trusted` has the addresses of code objects whose headers need no copy.
+    The plan also copies `gils` and `counters`, the words that change when the target creates an interpreter
+    or a thread state.  `trusted` has the addresses of code objects whose headers need no copy.
 
-    `learn` changes `groups` for the next capture; the room still has the groups of the current one.  Both
-    begin with the thread states.  All other pieces are found by address.
+    `learn` changes `groups` for the next capture; the room still has the groups of the current capture.  Both
+    begin with the thread states.  The room finds all other pieces by address.
     """
 
     def __init__(
@@ -51,14 +50,14 @@ class Plan:
         self._layout, self._trusted = layout, trusted
         self._heads = (*((state, layout.thread_bytes) for state in self.states), *gils, *counters)
         self._pages: tuple[int, ...] = ()  # pages of frames that are in no chunk
-        self._untrusted: tuple[int, ...] = ()  # code objects of the last sample that are not trusted
+        self._untrusted: tuple[int, ...] = ()  # untrusted code objects of the last sample
         self._last: dict[int, Span] = {}  # address of a frame of the last sample -> (previous, executable)
         self.groups: tuple[tuple[Span, ...], ...] = (self._heads,)
 
     # -- in the pause
 
     def follow(self, room: Copying, stack: BytesMemory) -> None:
-        """Copy the pieces that are needed but not in the groups; see `process.beside.BesidePlan`."""
+        """Copy the needed pieces that are not in the groups; see `process.beside.BesidePlan`."""
         layout, codes = self._layout, dict.fromkeys(self._untrusted)
         for state in self.states:
             place = room.find(state, layout.thread_bytes)
@@ -73,7 +72,7 @@ class Plan:
             self._copy_headers(room, [*codes][:_MAX_HEADERS])
 
     def _current_frame(self, room: Copying, stack: BytesMemory, cframe: int) -> int:
-        """Return the frame to which a `_PyCFrame` leads; the outermost one lies in the thread state."""
+        """Return the frame to which a `_PyCFrame` points; the outermost one is in the thread state."""
         at = stack.word(cframe + self._layout.cframe_frame)
         if at is None and (place := room.copy(cframe + self._layout.cframe_frame, 8)) >= 0:
             at = room.words[place]
@@ -89,11 +88,11 @@ class Plan:
             at = room.words[place]
 
     def _follow_frames(self, room: Copying, stack: BytesMemory, ends: Span, codes: dict[int, None]) -> None:
-        """Copy the frames of a thread state that were not copied; add unknown code objects to `codes`.
+        """Copy the frames of a thread state that are not copied yet; add unknown code objects to `codes`.
 
-        `ends` has the first frame, and the frame at which the chain ends.  If some frames in a row are as in
-        the last sample, the walk ends: the frames outside of them are most probably the same too.  If a frame
-        is missing because of this, the stack is reported as not whole.
+        `ends` has the first frame, and the frame at which the chain ends.  If `_SAME_FRAMES` frames in a row
+        are equal to the last sample, the walk ends, because the outer frames are most probably equal, too.
+        If a frame is missing then, the stack is reported as not whole.
         """
         layout, words, last, trusted = self._layout, room.words, self._last, self._trusted
         previous, executable, size = layout.previous // 8, layout.executable // 8, layout.frame_bytes
@@ -130,7 +129,7 @@ class Plan:
         return room.find(at, size)
 
     def _copy_headers(self, room: Copying, codes: list[int]) -> None:
-        """Copy the headers and the strings of code objects, before other ones can get their addresses."""
+        """Copy headers and strings of code objects, before other code objects can get their addresses."""
         layout = self._layout
         headers = [header_of(layout, code) for code in codes]
         room.copy_all(headers)
@@ -141,7 +140,7 @@ class Plan:
     # -- after the pause
 
     def learn(self, memory: Memory, frames: Sequence[PythonFrame], *, is_whole: bool) -> None:
-        """Plan for the next sample the pieces that this sample needed; `frames` has the innermost first."""
+        """Plan the pieces of this sample for the next sample.  `frames`: the innermost first."""
         chunks = [self._chunks_of(memory, state) for state in self.states]
         self._learn_pages(memory, frames, [*chain.from_iterable(chunks)])
         loose = tuple(_page_of(page, self._layout.frame_bytes) for page in self._pages)
@@ -169,7 +168,7 @@ class Plan:
         return tuple(reversed(chunks))
 
     def _learn_pages(self, memory: Memory, frames: Sequence[PythonFrame], chunks: list[Span]) -> None:
-        """Note the pages of the frames that are in no chunk."""
+        """Note the pages of frames that are in no chunk."""
         chunks = [(0, 0), *sorted(chunks)]
         below = [(at, chunks[bisect_right(chunks, (at, ADDRESS_SPACE)) - 1]) for at, *_ in frames]
         pages = dict.fromkeys(at & -PAGESIZE for at, (begin, size) in below if at >= begin + size)
@@ -179,5 +178,5 @@ class Plan:
 
 
 def _page_of(at: int, frame_bytes: int) -> Span:
-    """Return the page on which a frame begins, with the rest of a frame that begins at its end."""
+    """Return the page on which a frame begins, and the bytes after it that such a frame may need."""
     return at & -PAGESIZE, PAGESIZE + frame_bytes

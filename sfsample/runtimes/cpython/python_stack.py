@@ -1,4 +1,4 @@
-"""Gives the placed Python frames of a stack their names and lines, and finds functions among them."""
+"""Adds names and lines to the placed Python frames of a stack, and finds functions among the frames."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -10,18 +10,18 @@ from sfsample.runtimes.cpython.code_objects import Code, CodeObjects
 from sfsample.runtimes.cpython.layout import Layout
 from sfsample.runtimes.cpython.place import Placed
 
-Row = tuple[PythonPlace, PythonFrame]  # frame with its name, and the same frame of the interpreter
+Row = tuple[PythonPlace, PythonFrame]  # name and lines of a frame, and the frame of the interpreter
 _MAX_PLACES = 100_000  # cached places
-UNNAMED = PythonPlace("[python]", "", None, None)  # place of a frame whose code object is unknown, or freed
+UNNAMED = PythonPlace("[python]", "", None, None)  # place of a frame whose code object is unknown or freed
 
 
 class PythonStack(NamedTuple):
     """The Python frames of a stack, with their names."""
 
-    # Index of the native frame, and named Python frames, of each activation.  The innermost come first.
+    # For each activation, innermost first: index of its native frame, and its named Python frames.
     activations: tuple[tuple[int, tuple[PythonPlace, ...]], ...]
     is_whole: bool  # True: no frame is missing
-    frames: tuple[PythonFrame, ...] = ()  # frames of the interpreter, in the same order as their names
+    frames: tuple[PythonFrame, ...] = ()  # frames of the interpreter, in the order of `activations`
 
 
 class Names:

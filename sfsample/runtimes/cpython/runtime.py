@@ -29,14 +29,14 @@ from sfsample.runtimes.cpython.threads import (
     thread_states,
 )
 
-_MAX_STATES = 8  # thread states of a thread; with all their chunks the pieces fit into one call
+_MAX_STATES = 8  # thread states of a thread; one call can read the pieces of so many
 _MAX_LISTS = 3  # attempts to list the threads while they come and go
-_REHEARSED_NS = 1000 * READ_NS  # CPU time in ns to read the frames; the pause copies those that are left
-_MAX_REHEARSED = 300  # code objects; the next pauses copy others, some at a time
+_REHEARSED_NS = 1000 * READ_NS  # CPU time in ns to read frames before the pause, which copies the others
+_MAX_REHEARSED = 300  # code objects that are read before the pause; later pauses copy the others
 
 
 class PythonRuntime:
-    """The interpreter of a process; `read` and `read_many` read its current memory within `budget`.
+    """The Python interpreter of a process; `read` and `read_many` read the current memory within `budget`.
 
     `directories`: see `import_path`.
     """
@@ -51,13 +51,13 @@ class PythonRuntime:
         self._with_gil = with_gil
         self._names = Names(interpreter.layout, read_many, directories)
         self._placer = Placer(interpreter.layout, interpreter.code)
-        self._states: dict[int, list[int]] = {}  # thread states by thread id, as old as `_created`
+        self._states: dict[int, list[int]] = {}  # thread states by thread id, listed with `_created`
         self._counters: tuple[Span, ...] = ()
         self._created: tuple[bytes | None, ...] = ()  # values of `_counters`; (): list the threads again
         self._plans: dict[int, Plan] = {}
 
     def plan(self, tid: int) -> Plan | None:
-        """Return the plan of a thread, by its id in the target's pid namespace; None: it has no Python.
+        """Return the plan of a thread; None: no Python.  `tid`: id in the target's pid namespace.
 
         A plan for an unknown thread has the thread states of all threads that have not begun.  The thread may
         be one of these, and begin before the pause.
@@ -78,12 +78,12 @@ class PythonRuntime:
         return self._plans[tid]
 
     def listed(self, tid: int) -> tuple[int, ...]:
-        """Return the thread states that a thread may run, its own first; (): it has no Python."""
+        """Return the thread states that a thread may run, its own state first; (): no Python."""
         own = self._states.get(tid)
         return tuple(dict.fromkeys([*own, *self._states.get(SHARED, ())]))[:_MAX_STATES] if own else ()
 
     def _rehearse(self, plan: Plan) -> None:
-        """Let a plan learn from the current frames of its thread, though the thread may run meanwhile."""
+        """Let a plan learn from the current frames of its thread, although the thread may run."""
         part = CountedMemory(self._read, Budget(_REHEARSED_NS), READ_NS)
         chains = (runs(part, self._layout, state) for state in plan.states)
         frames = [frame for chain in chains for run in chain for frame in run.frames]
@@ -114,14 +114,14 @@ class PythonRuntime:
         }
 
     def stack(self, tid: int, memory: Memory, frames: Sequence[Frame]) -> PythonStack | None:
-        """Return the Python frames of a thread from the copies of its pause; None: it has none."""
+        """Return the Python frames of a thread from the copies of its pause; None: no Python frames."""
         plan, memory = self._plans.get(tid), CountedMemory(memory.read, self._budget)
         if plan is None:
             return None
         states = self._own(tid, plan, memory)
         if tid not in self._states:  # a thread that had not begun, or has no Python
             del self._plans[tid]
-            if not states or memory.word(states[0]) is None:  # no piece of it was copied
+            if not states or memory.word(states[0]) is None:  # nothing was copied
                 return PythonStack((), False) if states else None
         elif not self._is_current(tid, plan, states, memory):
             return None if self.plan(tid) is None else PythonStack((), False)
@@ -139,15 +139,15 @@ class PythonRuntime:
         return marks, self._placer.distance
 
     def gil(self, tid: int) -> Gil | None:
-        """Return the current state of the GIL of a thread; None: it is unknown, or there is none."""
+        """Return the current state of the GIL of a thread; None: unknown, or no GIL."""
         plan = self._plans.get(tid)
         return None if plan is None else read_gil(self._interpreter, plan.states[0], self._read)
 
     def has_gil(self, tid: int, memory: Memory, stack: Span) -> bool | None:
-        """Return True if a thread held its GIL in its pause, by the copies; None: that was not copied.
+        """Return True if a thread held its GIL in its pause, by the copies; None: no copy of the GIL.
 
-        `stack`: lowest and highest address of the thread's stack; a thread that runs a shared state has the
-        `_PyCFrame` of this state there.
+        `stack`: lowest and highest address of the thread's stack.  If the thread runs a shared thread state,
+        the `_PyCFrame` of this state is there.
         """
         plan = self._plans.get(tid)
         if plan is None:
@@ -160,8 +160,8 @@ class PythonRuntime:
         return has_gil if len(words) == len(plan.gils) else None
 
     def _is_current(self, tid: int, plan: Plan, states: list[int], memory: Memory) -> bool:
-        """Return True if the plan was right in the pause of the thread; otherwise drop the plan."""
-        if len(states) < len(plan.states) or memory.word(states[0]) is None:  # no piece was copied
+        """Return True if the plan fitted the thread in its pause; otherwise drop the plan."""
+        if len(states) < len(plan.states) or memory.word(states[0]) is None:  # another thread's, or no copy
             self._created = ()
             del self._plans[tid]
         elif self._created != tuple(memory.read(*span) for span in plan.counters):
@@ -169,7 +169,7 @@ class PythonRuntime:
         return tid in self._plans
 
     def _own(self, tid: int, plan: Plan, memory: Memory) -> list[int]:
-        """Return the thread states; leave out unshared ones that had another thread's id in the pause."""
+        """Return the thread states of a plan, without unshared states that had another id in the pause."""
         at = self._layout.native_thread_id
         shared = self._states.get(SHARED, ())
         return [state for state in plan.states if memory.word(state + at) in (tid, None) or state in shared]

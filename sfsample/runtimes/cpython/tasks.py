@@ -1,9 +1,9 @@
-"""Lists the asyncio tasks of a thread that runs an event loop, with their coroutines and what they await.
+"""Lists the asyncio tasks of a thread that runs an event loop, with their coroutines and their waits.
 
 From 3.14 on the interpreter keeps a list of tasks for each thread, and a table of offsets for it.  Before
 3.14 all tasks are in a WeakSet of the module `asyncio.tasks`; the frame of the loop leads to this module.
-sfsample lists only tasks of the C implementation, which is the usual one.  An asyncio.Lock does not note its
-owner.  Its owner is the task inside an `async with` of it, if there is only one such task.
+sfsample lists only tasks of the C implementation, which is the default.  An asyncio.Lock does not note its
+owner.  If only one task is inside an `async with` of the Lock, this task is the owner.
 
 Source: Modules/_asynciomodule.c, Objects/genobject.c and Lib/asyncio of CPython 3.11 to 3.15.
 """
@@ -30,26 +30,26 @@ _TABLE_WORDS = 13  # words of _Py_AsyncioModuleDebugOffsets
 _NAME_AT, _CORO_AT, _NODE, _HEAD = 1, 5, 6, 12
 _CORO = {11: 136, 12: 136, 13: 120}  # offset of TaskObj.task_coro by minor version; from 3.14 on 128
 _LOOP, _CALLBACK = 16, 24  # offsets of FutureObj.fut_loop, and of fut_callback0: 0 when the future is done
-_AWAITABLE = 16  # offset of the object in a wrapper of it, or in a weak reference to it
+_AWAITABLE = 16  # offset of the object in a wrapper or in a weak reference
 _GENERATORS = ("coroutine", "generator", "async_generator")
-_COROUTINES = ("coroutine", "generator")  # ends of the names of types; Nuitka has "compiled_coroutine"
+_COROUTINES = ("coroutine", "generator")  # ends of type names; Nuitka has "compiled_coroutine"
 _WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "_asyncio.FutureIter")
 _ACQUIRING = 3  # innermost functions: Lock.acquire, __aenter__, and the function with the `async with`
-_MAX_TASKS = 12_000  # tasks of a thread; the budget of a look is enough for so many
-_MAX_DEPTH = 200  # coroutines that await each other
-_MAX_LISTED = 2000  # tasks of a thread among which `waiting` chooses
+_MAX_TASKS = 12_000  # tasks of a thread; the budget of a look is enough for them
+_MAX_DEPTH = 200  # coroutines of a task
+_MAX_LISTED = 2000  # tasks of a thread from which `waiting` chooses
 _LOOP_METHODS = {"run_forever", "run_until_complete"}  # names in code that runs an event loop
 _DEFAULT_NAME = re.compile(r"Task-\d+")
-# the part of a text that is the same for all waits of one kind: "asyncio.Lock", "task", or a type
+# patterns for the part of a text that all waits of one kind share: "asyncio.Lock", "task", or a type
 _CAUSES = re.compile(r"asyncio\.\w+"), re.compile(r"^\w[\w.]*")
-# (part of a cause, class of the wait); the first that fits counts
+# (part of a cause, class of the wait); the first part that the cause contains decides
 _CLASSES = (
     ("asyncio.sleep", WaitClass.SLEEP), ("asyncio.Lock", WaitClass.LOCK), ("asyncio.Future", WaitClass.OTHER),
     ("asyncio.", WaitClass.CONDITION), ("task", WaitClass.CONDITION), ("Stream", WaitClass.NETWORK),
     ("sock_", WaitClass.NETWORK), ("", WaitClass.OTHER),
 )  # fmt: skip
 
-# File and function of asyncio -> text that says what a task in it waits for; {} is the address of `self`.
+# File and function of asyncio -> text about the wait of a task in it; {} is the address of `self`.
 _AWAITED = {
     ("asyncio/locks.py", "Lock.acquire"): "asyncio.Lock {}",
     ("asyncio/locks.py", "Event.wait"): "asyncio.Event {} to be set",
@@ -68,8 +68,8 @@ class Task(NamedTuple):
     name: str
     stack: tuple[PythonPlace, ...]  # places of its coroutines, the innermost first
     awaits: str  # text that says what the task waits for; "": unknown
-    on: tuple[int, ...]  # addresses of the tasks that it needs, or of a lock whose holder is unknown
-    held_by: str = ""  # name of the task that holds the lock
+    on: tuple[int, ...]  # addresses of the tasks that it needs, or address of a lock with unknown holder
+    held_by: str = ""  # name of the task that holds the lock; "": unknown, or no lock
 
 
 class WaitingTasks(NamedTuple):
@@ -77,11 +77,11 @@ class WaitingTasks(NamedTuple):
 
     # Number of tasks by stack.  A stack begins with what the task waits for, and ends with the task.
     stacks: Counter[tuple[Location, ...]]
-    scale: float  # number of all tasks / number of those that were read
+    scale: float  # number of all tasks / number of tasks that were read
 
 
 def find_table(modules: ModuleMap) -> int:
-    """Return the address of asyncio's table of offsets; 0: there is none (always before 3.14)."""
+    """Return the address of asyncio's table of offsets; 0: no table (always before 3.14)."""
     for mapping in modules.mappings:
         name = mapping.path.rpartition("/")[2]
         module = modules.find(mapping.start) if mapping.executable and "python" in name else None
@@ -92,7 +92,7 @@ def find_table(modules: ModuleMap) -> int:
 
 
 class TaskReader:
-    """Reads the tasks of one process; `table` is the address of asyncio's table of offsets (0: none)."""
+    """Reads the tasks of one process; `table` is the address of asyncio's table of offsets (0: no table)."""
 
     def __init__(self, objects: Objects, table: int) -> None:
         self._objects, self._random = objects, Random()  # noqa: S311 - a choice of tasks, not a secret
@@ -118,10 +118,10 @@ class TaskReader:
         return tuple(sorted(tasks, key=lambda task: (len(task.name), task.name)))
 
     def waiting(self, states: Sequence[int], stack: PythonStack, has_run: Callable[[], bool]) -> WaitingTasks:
-        """Return the suspended tasks of a thread; of many tasks, sfsample reads some, at random.
+        """Return the suspended tasks of a thread; if there are many, read a random choice.
 
-        `has_run`: the thread has run since the capture of `stack`.  Then a task that went on while it was
-        read is left out.
+        `has_run` returns True if the thread has run since the capture of `stack`.  Then tasks that went on
+        during the reading are left out.
         """
         loop = self._loop(stack)
         linked = [*islice(chain(*map(self._linked, states)), _MAX_LISTED)]
@@ -131,7 +131,7 @@ class TaskReader:
         chains, rows, needs = self._read(chosen, None)
         found, ran = Counter[tuple[Location, ...]](), has_run()
         for task, (frames, awaited), run, (text, _) in zip(chosen, chains, rows, needs, strict=True):
-            if awaited and not (ran and self._chain(task)[0] != frames):  # 0: it runs, or has not begun
+            if awaited and not (ran and self._chain(task)[0] != frames):  # 0: the task runs, or has not begun
                 causes = [match[0] for pattern in _CAUSES if (match := pattern.search(text))]
                 wait = [_wait(cause) for cause in causes[:1]]
                 name = _DEFAULT_NAME.sub("Task", self._name(task))
@@ -140,7 +140,7 @@ class TaskReader:
         return WaitingTasks(found, len(listed) / max(1, len(some)))
 
     def _loop(self, stack: PythonStack) -> PythonFrame | None:
-        """Return a frame that runs an event loop; None: there is none."""
+        """Return a frame that runs an event loop; None: no such frame."""
         runs = [run for run in rows_of(stack) if run]
         rows = [*chain.from_iterable(runs)]
         loop = next(frames_in(rows, "asyncio/base_events.py", "BaseEventLoop._run_once"), None)
@@ -155,7 +155,7 @@ class TaskReader:
     def _read(
         self, tasks: Sequence[int], alive: frozenset[int] | None
     ) -> tuple[list[tuple[list[PythonFrame], int]], list[list[Row]], list[tuple[str, tuple[int, ...]]]]:
-        """Return the chains of tasks, their named frames, and what they need; `alive`: all tasks."""
+        """Return the chains of tasks, their named frames, and their needs; `alive`: all tasks, if known."""
         chains = [*map(self._chain, tasks)]
         placed = Placed(tuple((at, tuple(frames)) for at, (frames, _) in enumerate(chains)), is_whole=True)
         rows = rows_of(self._names.named(placed))
@@ -172,12 +172,12 @@ class TaskReader:
         return Task(address, self._name(address), places, awaits, (holder,) if holder else on, held_by)
 
     def _is_alive(self, task: int) -> bool:
-        """Return True if a task has not ended; from 3.14 on the lists have only such tasks."""
+        """Return True if a task has not ended; from 3.14 on, the lists have no ended tasks."""
         at = self._objects.word(task + self._coro) + self._frame - 5  # gi_frame_state; 1 or more: ended
         return self._objects.layout.minor >= 14 or not 1 <= self._objects.word(at) & 0xFF < 0x80
 
     def _linked(self, state: int) -> Iterator[int]:
-        """Yield the tasks in the list of a thread; this list is a circle that begins at its head."""
+        """Yield the tasks in the list of a thread; this list is circular, and begins at its head."""
         if not self._table:
             return
         head, seen = state + self._table[_HEAD], {0}
@@ -194,8 +194,8 @@ class TaskReader:
     def _references(self, loop_frame: PythonFrame | None) -> tuple[int, ...]:
         """Return the references to tasks in the WeakSet of the module `asyncio.tasks`.
 
-        The modules of `_run_once` and of `Runner.run` have this module as their global `tasks`.  Other code
-        that runs a loop reaches it as `asyncio.tasks`.
+        The modules of `_run_once` and of `Runner.run` have this module as the global `tasks`.  Other code
+        that runs a loop has the global `asyncio`, which has the attribute `tasks`.
         """
         if loop_frame is None:
             return ()
@@ -206,7 +206,7 @@ class TaskReader:
         return objects.members(objects.attribute(objects.attribute(module, name), "data"))
 
     def _referred(self, references: Sequence[int], loop_frame: PythonFrame | None) -> Iterator[int]:
-        """Yield the tasks of references, if their loop is an object of the frame that runs a loop."""
+        """Yield the tasks of references whose loop is an object of the frame that runs a loop."""
         if loop_frame is None:
             return
         objects = self._objects
@@ -224,7 +224,7 @@ class TaskReader:
         return f"Task-{number}" if number is not None else self._objects.text(name) or f"{address:#x}"
 
     def _follow(self, at: int) -> tuple[list[PythonFrame], int]:
-        """Return the frames of a chain of coroutines, innermost first, and the object that it awaits."""
+        """Return the frames of a chain of coroutines, innermost first, and the object of its `await`."""
         objects, layout, frames = self._objects, self._objects.layout, list[PythonFrame]()
         while len(frames) < _MAX_DEPTH and objects.type_name(at) in _GENERATORS:
             address = at + self._frame
@@ -250,7 +250,7 @@ class TaskReader:
     def _needs(
         self, rows: list[Row], awaited: int, alive: frozenset[int] | None
     ) -> tuple[str, tuple[int, ...]]:
-        """Return a text that says what a task waits for, and the addresses of the lock or tasks it needs."""
+        """Return a text about the wait of a task, and the addresses of the lock or tasks that it needs."""
         objects = self._objects
         for frame in frames_in(rows[:1], "asyncio/tasks.py", "sleep"):
             return f"{objects.repr(objects.local(frame, 'delay'))} s of asyncio.sleep", ()
@@ -277,14 +277,14 @@ class TaskReader:
         return f"task {self._name(at)}" if self._is_task(at) else f"{self._objects.type_name(at)} {at:#x}"
 
     def _is_pending_future(self, child: int) -> bool:
-        """Return True if a child of a gather, which adds a callback to it, is a future that is not done."""
+        """Return True if a child of a gather is a pending future, which has the gather's callback."""
         kind = self._objects.type_name(child)
         return kind != "_asyncio.Task" and (
             kind != "_asyncio.Future" or self._objects.word(child + _CALLBACK) > 0
         )
 
     def _children(self, rows: list[Row], awaited: int) -> tuple[tuple[int, ...], str]:
-        """Return the tasks and futures for which a function of asyncio waits, and its name."""
+        """Return the tasks and futures for which a function of asyncio waits, and the function's name."""
         objects, tasks, function = self._objects, tuple[int, ...](), ""
         if objects.type_name(awaited) == "_GatheringFuture":
             return objects.items(objects.attribute(awaited, "_children")), "asyncio.gather"

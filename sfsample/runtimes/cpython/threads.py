@@ -15,18 +15,18 @@ from sfsample.runtimes.cpython.find import Interpreter
 from sfsample.runtimes.cpython.layout import Layout
 
 _GIL_BYTES, _GIL_HOLDER, _GIL_LOCKED = 208, 8, 16  # size and two offsets of struct _gil_runtime_state
-_GIL_WORDS = 24  # bytes of a GIL that say which thread state holds it
+_GIL_WORDS = 24  # first bytes of a GIL, up to the fields about its holder
 _MAX_COUNTERS = 64  # interpreters whose counters are read
-TORN = -1  # thread id that marks a list that changed while sfsample read it
-SHARED = -2  # thread id that stands for any thread
-UNBORN = 0  # thread id that stands for every thread that has not begun yet
+TORN = -1  # "thread id" that marks a list which changed while sfsample read it
+SHARED = -2  # "thread id" of thread states that any thread may run
+UNBORN = 0  # "thread id" of thread states whose threads have not begun yet
 
 
 def thread_states(interpreter: Interpreter, read: ReadMemory) -> dict[int, list[int]]:
-    """Return the addresses of the thread states by thread id in the target's pid namespace.
+    """Return the addresses of the thread states, by thread id in the target's pid namespace.
 
-    In 3.11 the state of a thread that has not begun has the id of its creator.  The creator's state is older.
-    Until 3.12 a sub-interpreter has one thread state, which any thread may run: SHARED has it too.
+    In 3.11 the state of a thread that has not begun has the id of its creator, whose own state is older.  Up
+    to 3.12 a sub-interpreter has one thread state, which any thread may run; it is also listed as SHARED.
     """
     by_tid: dict[int, list[int]] = {}
     *others, last = [*_interpreters(interpreter, read)] or [0]
@@ -43,8 +43,8 @@ def thread_states(interpreter: Interpreter, read: ReadMemory) -> dict[int, list[
 def counters(interpreter: Interpreter, read: ReadMemory) -> tuple[Span, ...]:
     """Return the spans of the words that change when the target creates an interpreter or a thread state.
 
-    They are the address of the newest interpreter, and for each interpreter the number of thread states that
-    it has ever created (`threads.next_unique_id`).
+    The words are the address of the newest interpreter, and for each interpreter the number of thread states
+    that it has ever created (`threads.next_unique_id`).
     """
     layout = interpreter.layout
     owners = (at for at in islice(_interpreters(interpreter, read), _MAX_COUNTERS) if at < USER_SPACE)
@@ -80,12 +80,12 @@ class Gil(NamedTuple):
     """The global interpreter lock that a thread needs to run Python code."""
 
     begin: int  # address of its first byte
-    end: int  # address behind its last byte
+    end: int  # address after its last byte
     holder: int  # id of the thread that holds it, in the target's pid namespace; 0: no thread holds it
 
 
 def read_gil(interpreter: Interpreter, state: int, read: ReadMemory) -> Gil | None:
-    """Return the GIL that a thread needs, by its thread state; None: it is unknown, or there is none."""
+    """Return the GIL that the thread of a thread state needs; None: unknown, or no GIL."""
     at = _gil_of(interpreter, state, read)
     data = read(at, _GIL_BYTES) if at else None
     if data is None:
@@ -95,19 +95,19 @@ def read_gil(interpreter: Interpreter, state: int, read: ReadMemory) -> Gil | No
 
 
 def gil_words(interpreter: Interpreter, states: Iterable[int], read: ReadMemory) -> tuple[Span, ...]:
-    """Return the spans of the words that `holder_in` needs, one for each GIL of these thread states."""
+    """Return the spans of the bytes that `holder_in` needs, one span for each GIL of these thread states."""
     gils = dict.fromkeys(_gil_of(interpreter, state, read) for state in states)
     return tuple((at, _GIL_WORDS) for at in gils if at)
 
 
 def holder_in(data: bytes) -> int:
-    """Return the address of the thread state that holds a GIL, from the GIL's first bytes; 0: none does."""
+    """Return the address of the thread state that holds a GIL, from the GIL's first bytes; 0: no holder."""
     is_locked = int.from_bytes(data[_GIL_LOCKED : _GIL_LOCKED + 4], "little") == 1
     return word_in(data, _GIL_HOLDER) if is_locked else 0
 
 
 def _gil_of(interpreter: Interpreter, state: int, read: ReadMemory) -> int:
-    """Return the address of the GIL that a thread state needs; 0: it is unknown, or there is none."""
+    """Return the address of the GIL that a thread state needs; 0: unknown, or no GIL."""
     layout = interpreter.layout
     if layout.gil_pointer is None:
         return 0 if layout.gil is None else interpreter.runtime + layout.gil

@@ -1,8 +1,8 @@
-"""Finds what a Python thread waits for, and which objects it holds, from the objects in its frames.
+"""Finds the wait of a Python thread, and the locks that the thread holds, in the objects of its frames.
 
-A thread waits for a lock only if it sleeps on a futex word of this lock: on the semaphore of the lock, or on
-a word that follows the address of its mutex in memory (Python/parking_lot.c).  If a function of the standard
-library waits, its name and its `self` say what it waits for.
+A thread waits for a lock only if it sleeps on a futex word of this lock: on the lock's semaphore, or on the
+word after a pointer to the lock's mutex (Python/parking_lot.c).  If a function of the standard library waits,
+the function's name and its `self` say what the thread waits for.
 
 Source: Modules/_threadmodule.c, _queuemodule.c, _multiprocessing/{multiprocessing.h,semaphore.c} and
 Lib/{threading,queue,concurrent/futures,importlib/_bootstrap}.py of CPython 3.11 to 3.15.
@@ -24,20 +24,20 @@ from sfsample.runtimes.cpython.tasks import Task, TaskReader
 from sfsample.runtimes.cpython.threads import thread_states
 
 _SYNC, _OWNER = 16, 24  # offsets: semaphore or mutex of a lock or queue; owner and count of an RLock
-_MIN_IDENT = 1 << 20  # least `Thread.ident`: it is an address
+_MIN_IDENT = 1 << 20  # least `Thread.ident`, which is an address
 _MAX_COUNT = 1 << 20  # times that a thread may have taken an RLock
-_LAST_TAKEN = 24  # offset in a SemLock: thread that took it last; count and maximum (ints); kind
+_LAST_TAKEN = 24  # offset in a SemLock: thread that took the lock last; count and maximum (ints); kind
 _REFERRED = 16  # offset of the object in a weak reference
-_LIST = 32  # offset in a SimpleQueue until 3.12: its items; behind it: the number of items already taken
+_LIST = 32  # offset in a SimpleQueue up to 3.12: list of items; then: number of items already taken
 _RING = 24  # offset in a SimpleQueue since 3.13: put position, get position, items, room, count
 _HANDLE_BYTES = 128  # bytes of the largest ThreadHandle
 MAX_QUEUED = 1000  # items of a queue that are read
-NO_THREAD = -1  # owner that is no thread of the process: it has ended, or held the lock before the fork
+NO_THREAD = -1  # "thread id" of an owner outside the process: it has ended, or held the lock before a fork
 _MAX_USERS = 20  # innermost frames in which a Lock is searched
 _MAX_FRAMES = 1000  # frames of a stack whose objects are read
 
 _JOIN_BEFORE_3_13 = "Thread._wait_for_tstate_lock"
-# File and function that waits for a Condition -> kind, text, and True if servers wait for work in this way.
+# File and function that waits for a Condition -> kind, text, True if servers wait for work like this.
 _WAITING = {
     ("queue.py", "Queue.get"): (WaitKind.QUEUE, "an item in {}, which is empty", True),
     ("queue.py", "Queue.put"): (WaitKind.QUEUE, "room in {}, which is full", False),
@@ -57,14 +57,14 @@ class PythonWait(NamedTuple):
     kind: WaitKind
     what: str  # text that says what the thread waits for
     address: int  # address of the object
-    # Id of the thread that has to act, in the target's pid namespace (0: unknown); of a Lock of
-    # multiprocessing, the thread that took it last.
+    # Id of the thread that has to act, in the target's pid namespace; 0: unknown.  For a Lock of
+    # multiprocessing: the thread that took the Lock last.
     owner: int = 0
-    idle: bool = False  # True: servers wait for work in this way
+    is_usual: bool = False  # True: threads of healthy programs wait like this
 
 
 class Pool(NamedTuple):
-    """An executor of concurrent.futures, as seen from one of its worker threads."""
+    """An executor of concurrent.futures, as one of its worker threads shows it."""
 
     queue: int  # address of its queue of calls
     workers: int  # number of its threads
@@ -77,17 +77,17 @@ class PythonFacts(NamedTuple):
     wait: PythonWait | None = None
     runs: tuple[int, ...] = ()  # addresses of the futures whose calls the thread runs
     pool: Pool | None = None  # executor whose worker the thread is
-    entered: frozenset[int] = frozenset()  # addresses of the objects whose `with` statement it is inside
+    entered: frozenset[int] = frozenset()  # addresses of the objects of `with` statements that it is in
     locals: tuple[tuple[tuple[str, str], ...], ...] = ()  # names and short texts of the locals of each frame
     tasks: tuple[Task, ...] = ()  # tasks of its event loop
-    # addresses of the Locks in its frames; None: no thread waits for a Lock, or it went on meanwhile
+    # addresses of the Locks in its frames; None: not searched, or the thread went on during the search
     uses: frozenset[int] | None = None
 
 
 class ThreadReader:
-    """Reads the facts of the threads of one process, in one look; `read` reads its current memory.
+    """Reads the facts of the threads of one process in one look; `read` reads the current memory.
 
-    `asyncio` is the address of asyncio's table of offsets; 0: there is none.  `should_stop` ends the look.
+    `asyncio` is the address of asyncio's table of offsets; 0: no table.  `should_stop` ends the look.
     """
 
     def __init__(
@@ -101,15 +101,15 @@ class ThreadReader:
 
     @property
     def problems(self) -> Iterator[str]:
-        """Yield the sentences that say which facts were left out."""
+        """Yield sentences about facts that were not read."""
         if why := self._budget.why:
-            yield f"locks, futures, tasks and locals in Python were read of some threads only: {why}"
+            yield f"Python locks, futures, tasks and local variables of some threads were not read: {why}"
         if odd := self._objects.odd:
-            yield (f"objects of this Python differ from those that sfsample knows ({', '.join(odd)}): "
+            yield (f"sfsample does not know some objects of this Python ({', '.join(odd)}): "
                    "owners and tasks are missing")  # fmt: skip
 
     def facts(self, stack: PythonStack, native_id: int, futex: int) -> PythonFacts:
-        """Return the facts of a thread, without locals; it sleeps on the futex word `futex` (0: on none)."""
+        """Return the facts of a thread without locals.  `futex`: futex word on which it sleeps; 0: none."""
         objects, rows = self._objects, [*chain.from_iterable(rows_of(stack))]
         wait = self._wait(rows, futex) if futex and rows else None
         items = (
@@ -124,12 +124,12 @@ class ThreadReader:
         )  # fmt: skip
 
     def wait(self, stack: PythonStack, futex: int) -> PythonWait | None:
-        """Return only the wait of a thread that sleeps on the futex word `futex`."""
+        """Return the wait of a thread that sleeps on the futex word `futex`."""
         rows = [row for run in rows_of(stack) for row in run]
         return self._wait(rows, futex) if rows else None
 
     def name(self, stack: PythonStack) -> str:
-        """Return the name of a `threading.Thread`; "": the thread has none, as the main thread."""
+        """Return the name of a `threading.Thread`; "": no name (the main thread, for example)."""
         rows = [row for run in rows_of(stack)[-1:] for row in run]
         first = next(frames_in(rows, "threading.py", "Thread._bootstrap_inner"), None)
         name = first and self._objects.attribute(self._objects.local(first, "self"), "_name")
@@ -138,8 +138,8 @@ class ThreadReader:
     def uses(self, stack: PythonStack) -> frozenset[int] | None:
         """Return the Locks that a thread's frames reach: variables, their attributes, and globals.
 
-        A frame reaches those attributes and globals whose names its code has.  None: the thread went on
-        while sfsample read them, or the budget is spent.
+        A frame reaches the attributes and globals whose names are in its code.  None: the thread went on
+        during the reading, or the budget is spent.
         """
         objects, found = self._objects, set[int]()
         frames = stack.frames[:_MAX_USERS]
@@ -152,7 +152,7 @@ class ThreadReader:
         return locks if all(map(self._is_there, frames)) and not self._budget.why else None
 
     def locals(self, stack: PythonStack) -> tuple[tuple[tuple[str, str], ...], ...]:
-        """Return the locals of each frame; (): the frame went on while sfsample read them."""
+        """Return names and texts of the locals of each frame; (): the frame went on during the reading."""
         frames = stack.frames[:_MAX_FRAMES]
         texts_of_frames = [tuple(self._objects.reprs(frame)) for frame in frames]
         return tuple(texts if self._is_there(frame) else ()
@@ -179,7 +179,7 @@ class ThreadReader:
             return PythonWait(WaitKind.RLOCK, f"the import lock of module {name}", module, owner)
         if kind == "_queue.SimpleQueue":
             what = f"an item in queue.SimpleQueue {lock:#x}, which is empty"
-            return PythonWait(WaitKind.QUEUE, what, lock, idle=True)
+            return PythonWait(WaitKind.QUEUE, what, lock, is_usual=True)
         if is_in(place, "threading.py", "_shutdown"):
             return PythonWait(WaitKind.THREAD, "the end of all threads that are not daemons", 0)
         is_handle = kind == "_thread._ThreadHandle"
@@ -209,7 +209,7 @@ class ThreadReader:
         return is_lock and (sync == futex or parked == address + _SYNC)
 
     def _owner_of(self, lock: int) -> int:
-        """Return the thread that holds an RLock; 0: it is unknown, or the RLock has other fields."""
+        """Return the thread that holds an RLock; 0: unknown, or this Python has an unknown RLock."""
         ident, count = self._objects.words(lock + _OWNER, 2) or (0, 0)
         if 0 < ident < _MIN_IDENT or count >= _MAX_COUNT:
             self._objects.odd["RLock"] = None
@@ -217,10 +217,10 @@ class ThreadReader:
         return self._native_ids.get(ident, NO_THREAD if ident and self._native_ids else 0)
 
     def _semlock(self, lock: int) -> PythonWait | None:
-        """Return the wait for a lock of multiprocessing; None: it is a semaphore.
+        """Return the wait for a lock of multiprocessing; None: the SemLock is a semaphore.
 
-        The process counts what it has taken and not released.  Only the owner may release an RLock.  Any
-        process may release a Lock, so the thread that took a Lock last may not hold it.
+        The count is the number of times that this process has taken the lock and not released it.  Only the
+        owner may release an RLock.  Any process may release a Lock, so the last taker may not hold it.
         """
         last, counts, kind = self._objects.words(lock + _LAST_TAKEN, 3) or (0, 0, 0)
         kind, most, is_held = kind & 0xFFFFFFFF, counts >> 32, 0 < counts & 0xFFFFFFFF < 1 << 31
@@ -235,9 +235,9 @@ class ThreadReader:
         return PythonWait(WaitKind.LOCK if is_lock else WaitKind.RLOCK, name, lock, owner)
 
     def _condition(self, rows: list[Row]) -> PythonWait | None:
-        """Return the wait of a thread in Condition.wait; its next two callers may say what it waits for."""
+        """Return the wait of a thread in Condition.wait; the next two callers may show its purpose."""
         for place, frame in (*rows[1:3], rows[0]):
-            for where, (kind, what, idle) in _WAITING.items():
+            for where, (kind, what, is_usual) in _WAITING.items():
                 if is_in(place, *where):
                     self_at = self._objects.local(frame, "self")
                     name = f"{self._objects.type_name(self_at)} {self_at:#x}"
@@ -245,11 +245,11 @@ class ThreadReader:
                         arrived, parties = (self._objects.integer(self._objects.attribute(self_at, count))
                                             for count in ("_count", "_parties"))  # fmt: skip
                         name += f": {arrived} of {parties} have arrived" * bool(arrived and parties)
-                    return PythonWait(kind, what.format(name), self_at, idle=idle)
+                    return PythonWait(kind, what.format(name), self_at, is_usual=is_usual)
         return None
 
     def _pool(self, worker: PythonFrame) -> Pool:
-        """Return the pool of a worker, by its outermost frame.  A pool counts a thread after its start."""
+        """Return the pool of a worker, by the worker's outermost frame."""
         objects = self._objects
         queue = objects.local(worker, "work_queue")
         executor = objects.word(objects.local(worker, "executor_reference") + _REFERRED)
@@ -257,7 +257,7 @@ class ThreadReader:
         return Pool(queue, workers, self._pending(queue))
 
     def _read_pending(self, queue: int) -> frozenset[int]:
-        """Return the addresses of the futures of the next calls in the queue of an executor."""
+        """Return the addresses of the futures of the next calls in an executor's queue."""
         objects, items = self._objects, tuple[int, ...]()
         if objects.type_name(queue) != "_queue.SimpleQueue":
             return frozenset()
@@ -271,7 +271,7 @@ class ThreadReader:
 
     @cached_property
     def _native_ids(self) -> dict[int, int]:
-        """Thread ids by Python's `Thread.ident`; that field is in front of `native_thread_id`."""
+        """Thread ids by Python's `Thread.ident`, the field before `native_thread_id`."""
         at = self._interpreter.layout.native_thread_id - 8
         by_tid = self._states.items()
         return {self._objects.word(state + at): tid for tid, states in by_tid for state in states if tid > 0}

@@ -1,8 +1,8 @@
-"""Reads all goroutines of a process, which is not stopped: states, reasons to wait, and stacks.
+"""Reads all goroutines of a process that runs on: states, reasons to wait, and stacks.
 
-The runtime never frees a `g`, so the addresses in `runtime.allgs` stay valid.  It reuses a `g` for another
-goroutine, and moves stacks.  So a stack counts only if the fields of its goroutine are the same after the
-stack was read; otherwise both are read again.
+Go's runtime never frees a `g`, so the addresses in `runtime.allgs` stay valid.  But it reuses a `g` for
+another goroutine, and moves stacks.  So sfsample uses a stack only if the fields of its goroutine are
+unchanged after the stack was read.  Otherwise sfsample reads both again.
 
 Source: Go, src/runtime/proc.go (allgs).
 """
@@ -25,7 +25,7 @@ _MAX_READINGS = 3  # attempts to read a goroutine whose fields change during the
 def find_goroutines(variables: Iterable[Span], read: ReadMany) -> int:
     """Return the address of `runtime.allgs`, which has address and length of an array; 0: not found.
 
-    `variables`: the memory of variables that begin as zero.  The array is recognized by its first
+    `variables`: the memory of variables that begin as zero.  sfsample recognizes the array by its first
     and its last goroutine: the field `sched.g` of a goroutine has its own address, or 0 if it is new.
     """
 
@@ -53,12 +53,12 @@ class GoroutineReader:
         self._layout, self._reasons, self._read, self._budget = layout, reasons, read, budget
         self._waits = WaitReader(layout, read)
         self.objects = self._waits.objects  # copies of channels and semaphores; see `WaitReader`
-        self.read_of = 0, 0  # entries of the array that were read, and all entries
+        self.read_of = 0, 0  # number of entries of the array that were read, and of all entries
 
     def goroutines(self, array: Span) -> Iterator[Goroutine]:
         """Yield all living goroutines; `array`: address and length of the array of their addresses.
 
-        This ends when the budget is spent; `read_of` says how much was read.
+        The reader stops when the budget is spent; `read_of` then says how much was read.
         """
         address, length = array
         self.read_of = 0, length

@@ -1,9 +1,9 @@
-"""Says at which offsets the Go runtime keeps the facts about a goroutine (`g`) and a thread (`m`).
+"""Defines the offsets of the fields of a goroutine (`g`) and of a thread (`m`) in the Go runtime.
 
-The offsets differ between minor versions of Go.  An unknown version has no layout: nothing is guessed.
+The offsets differ between minor versions of Go.  An unknown version has no layout; sfsample guesses nothing.
 
 Source: Go, src/runtime/runtime2.go (g, gobuf, m, sudog, _defer, waitReason), src/runtime/netpoll.go
-(pollDesc), src/runtime/traceback.go (goroutineheader), from the DWARF of each version's own programs.
+(pollDesc), src/runtime/traceback.go (goroutineheader); the offsets: DWARF of programs of each version.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from sfsample.core.memory import word_in
 
-# the same in all versions
+# offsets that all versions share
 G_STACK_LOW, G_STACK_HIGH, G_DEFERS, G_M, G_SP, G_PC, G_SELF = 0, 8, 40, 48, 56, 64, 72
-M_SCHEDULER = 0  # m.g0, the goroutine on whose stack the scheduler runs
+M_SCHEDULER = 0  # offset of m.g0, the goroutine on whose stack the scheduler runs
 G_BYTES = 152  # bytes of a `g` that are copied in a pause
 _BYTES_OF_COLLECTOR = 7  # bytes from waitreason on that the garbage collector changes
-_SCAN = 0x1000  # bit of a status: the garbage collector looks at the stack
+_SCAN = 0x1000  # bit of a status: the garbage collector scans the stack
 _IDLE, _RUNNING, _SYSCALL, _WAITING = 0, 2, 3, 4
 _STATUS_TEXTS = {_IDLE: "idle", 1: "runnable", _RUNNING: "running", _SYSCALL: "syscall", _WAITING: "waiting",
                  8: "copystack", 9: "preempted", 10: "leaked"}  # fmt: skip
@@ -25,9 +25,9 @@ _DEAD = (6, 11)  # _Gdead, _Gdeadextra
 
 
 class GoWait(NamedTuple):
-    """The wait of a goroutine, as far as its memory shows it."""
+    """The wait of a goroutine, as far as the memory shows it."""
 
-    objects: tuple[int, ...] = ()  # addresses of the channels, or of the semaphore's word
+    objects: tuple[int, ...] = ()  # addresses of the channels, or address of the semaphore
     fd: int = -1  # descriptor; -1: none
     until_ns: int = 0  # end of a sleep, CLOCK_MONOTONIC; 0: unknown
 
@@ -36,26 +36,26 @@ NO_WAIT = GoWait()
 
 
 class Goroutine(NamedTuple):
-    """A goroutine.  Addresses are run-time addresses; 0: there is none."""
+    """A goroutine.  Addresses are run-time addresses; 0: no address."""
 
     address: int  # address of its `g`
     id: int
-    state: str  # "running", "chan receive", ...: as in Go's own traceback
-    since_ns: int  # CLOCK_MONOTONIC when a garbage collection first saw it wait; 0: none has seen it
+    state: str  # "running", "chan receive", ...: words of Go's traceback
+    since_ns: int  # CLOCK_MONOTONIC of the first garbage collection during its wait; 0: no collection yet
     parent: int  # id of the goroutine that created it; 0: unknown
     created_at: int  # return address in the function that created it
     thread: int  # address of the `m` of the thread that runs it
-    pc: int  # return address at which it stands; 0 if it runs
+    pc: int  # address at which it will go on; 0 if it runs
     sp: int
     fp: int
     high: int  # end of its stack
     defers: int  # address of its innermost `_defer`
     waiting: int  # address of its first `sudog`
     until: int  # field `GoRuntimeLayout.g_until`
-    place: bytes  # facts that change whenever it runs: id, sp, pc, flags, and times of its runs
-    stack: bytes = b""  # its stack from sp; b"" if it runs, or if the stack was moved during each reading
+    place: bytes  # fields that change whenever it runs: id, sp, pc, flags, and times of its runs
+    stack: bytes = b""  # its stack from sp; b"": it runs, or the stack moved during each reading
     tid: int = 0  # thread that runs it, in the pid namespace of the process
-    wait: GoWait = NO_WAIT  # what it waits for
+    wait: GoWait = NO_WAIT
 
 
 class GoRuntimeLayout(NamedTuple):
@@ -80,7 +80,7 @@ class GoRuntimeLayout(NamedTuple):
     def goroutine(self, address: int, g: bytes, reasons: Sequence[str]) -> Goroutine | None:
         """Return the goroutine with the first bytes of its `g`; None: it has ended.
 
-        `reasons`: texts of the reasons to wait, by number.  In a system call, it stands in the caller.
+        `reasons`: texts of the reasons to wait, by number.  In a system call, pc and sp are the caller's.
         """
         status = int.from_bytes(g[self.g_status : self.g_status + 4], "little") & ~_SCAN
         goid, _, since, reason = unpack_from("<QQQB", g, self.g_status + 8)
@@ -116,6 +116,6 @@ _LAYOUTS = {  # key: minor version
 
 
 def layout_of(minor: int | None) -> GoRuntimeLayout | None:
-    """Return the layout of minor version `minor`; None if it is unknown."""
+    """Return the layout of a minor version; None: the version is unknown."""
     fields = _LAYOUTS.get(minor) if minor is not None else None
     return None if fields is None else GoRuntimeLayout(*fields)

@@ -1,9 +1,9 @@
-"""Finds the locks of which a parked goroutine has a deferred Unlock pending.
+"""Finds the locks that a parked goroutine will unlock by a deferred call.
 
-Go notes no owner of a lock.  But a function that has called `defer lock.Unlock()` keeps a closure: its code
-and the address of the lock.  That is a fact, and no proof that the goroutine holds the lock: the program may
-have unlocked it in between.  A lock that is unlocked without `defer`, or through the structure in which it
-lies, is not found.
+Go notes no owner of a lock.  But after `defer lock.Unlock()`, a function has a closure with the code and the
+address of the lock.  This does not prove that the goroutine holds the lock, because the program may have
+unlocked the lock already.  sfsample does not find a lock that is unlocked without `defer`, or through the
+structure that contains the lock.
 
 Source: Go, src/runtime/panic.go (nextDefer, nextFrame), src/runtime/runtime2.go (_defer, funcval).
 """
@@ -19,7 +19,7 @@ from sfsample.formats.gopclntab.table import GoTable
 from sfsample.modules.module import Module
 from sfsample.runtimes.go.layout import Goroutine, GoRuntimeLayout
 
-_VARP = 16  # bytes from the first byte after the variables of a frame (varp) to its CFA; x86-64
+_VARP = 16  # bytes from `varp`, the end of a frame's variables, to the CFA; x86-64
 _DEFER_FN = 24  # offset of _defer.fn
 _DEFER_BYTES = 48
 _CLOSURE_BYTES = 16  # code, first captured value
@@ -29,12 +29,12 @@ _MAX_DEFERS = 64  # records in the list of a goroutine
 class Unlock(NamedTuple):
     """A pending deferred call that unlocks a lock."""
 
-    lock: int  # address
+    lock: int  # address of the lock
     text: str  # "Unlock", "RUnlock", or "write Unlock" of an RWMutex
 
 
 class DeferReader:
-    """Reads the pending defers of the goroutines of a program, from the copies of their stacks."""
+    """Reads the pending deferred calls of goroutines from the copies of their stacks."""
 
     def __init__(self, layout: GoRuntimeLayout, module: Module, table: GoTable, read: ReadMemory) -> None:
         self._layout, self._read_memory = layout, read
@@ -49,7 +49,7 @@ class DeferReader:
         return tuple(dict.fromkeys(filter(None, found)))
 
     def _of_frames(self, frames: Sequence[Frame], stack: BytesMemory) -> Iterator[int]:
-        """Yield the closures of open-coded defers."""
+        """Yield the addresses of the closures of open-coded defers."""
         for frame in frames:
             defers = self._open_at(frame.pc)
             if defers is not None and frame.cfa:
@@ -58,7 +58,7 @@ class DeferReader:
                 yield from (stack.word(varp - at) or 0 for bit, at in enumerate(closures) if bits & 1 << bit)
 
     def _of_list(self, record: int, stack: BytesMemory) -> Iterator[int]:
-        """Yield the closures of the goroutine's list of defers."""
+        """Yield the addresses of the closures in a goroutine's list of deferred calls."""
         for _ in range(_MAX_DEFERS):
             data = self._read(stack, record, _DEFER_BYTES) if record else None
             if data is None:

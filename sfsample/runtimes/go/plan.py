@@ -1,11 +1,11 @@
-"""Says what to copy of a Go thread together with its stack, and reads the goroutine from the copies.
+"""Plans the copies of a Go thread's memory in its pause, and reads the goroutine from the copies.
 
-A Go thread has two stacks: that of its goroutine, and that of the scheduler (g0), on which the runtime and C
-code run.  A stack is whole only if the walk crosses from one to the other, so both are copied at one instant.
+A Go thread has two stacks: the stack of its goroutine, and the stack of the scheduler (g0), which the runtime
+and C code use.  A walk may have to cross from one stack to the other, so sfsample copies both at one instant.
 
 The thread's `m` and g0 stay at their addresses while the thread lives.  The goroutine changes, so `follow`
 looks it up in the pause.  While the thread runs on the scheduler's stack, another thread may move the stack
-of the goroutine.  So a copy counts only if the goroutine's fields are the same before and after.
+of the goroutine.  So sfsample uses a copy only if the goroutine's fields are the same before and after.
 """
 
 from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory, ReadMemory, Span, word_in
@@ -36,7 +36,7 @@ _STACK = G_STACK_LOW, G_STACK_HIGH, G_SP
 
 
 class GoPlan:
-    """What to copy of one thread.  `m` and `scheduler` are the addresses of its `m` and of its g0."""
+    """The copies that one thread needs.  `m` and `scheduler` are the addresses of its `m` and of its g0."""
 
     def __init__(self, layout: GoRuntimeLayout, m: int, scheduler: int, read: ReadMemory) -> None:
         self._layout, self._m, self._scheduler, self._read = layout, m, scheduler, read
@@ -45,7 +45,7 @@ class GoPlan:
         self._other: Span = 0, 0  # address and size of the copy of the other stack; (0, 0): none
 
     def follow(self, room: Copying, stack: BytesMemory) -> None:
-        """Copy the goroutine, and the stack on which the thread does not run."""
+        """Copy the goroutine, and the stack that the thread does not use now."""
         self._other = 0, 0
         m, words = room.find(self._m, self._m_bytes), room.words
         goroutine = words[m + self._layout.m_goroutine // 8] if m >= 0 else 0
@@ -56,9 +56,9 @@ class GoPlan:
         low, high, sp = (words[before + offset // 8] for offset in _STACK)
         own_low, own_high, own_sp = (words[scheduler + offset // 8] for offset in _STACK)
         if low <= stack.base < high:
-            sp, high = own_sp, own_high  # on the goroutine's stack, which C code may have called
+            sp, high = own_sp, own_high  # C code may have called the goroutine
         elif not own_low <= stack.base < own_high:
-            # on the stack of a signal handler: the goroutine's sp is that of an earlier time
+            # a signal handler runs on a third stack; the sp that the runtime has noted is an old one
             sp = max(low, high - _MAX_STACK_BYTES)
         size = min(high - sp & -8, _MAX_STACK_BYTES)
         if sp % 8 or size <= 0 or room.copy(sp, size) < 0:
@@ -68,7 +68,7 @@ class GoPlan:
             self._other = sp, size
 
     def stack_end(self, sp: int) -> int:
-        """Read the end of the stack of the thread's goroutine; 0 if sp does not lie in that stack."""
+        """Return the end of the stack of the thread's goroutine; 0: sp is not in that stack."""
         goroutine = word_in(self._read(self._m + self._layout.m_goroutine, 8))
         bounds = self._read(goroutine + G_STACK_LOW, 16)
         return word_in(bounds, 8) if word_in(bounds) <= sp < word_in(bounds, 8) else 0
@@ -104,7 +104,7 @@ class GoPlan:
 
 
 def find_plan(layout: GoRuntimeLayout, goroutine: int, tid: int, read: ReadMemory) -> GoPlan | None:
-    """Return the plan for a thread that runs `goroutine`; None if the memory there does not prove that.
+    """Return the plan for a thread; None: the memory does not prove that the thread runs `goroutine`.
 
     `tid` is the thread's id in the pid namespace of the process.
     """

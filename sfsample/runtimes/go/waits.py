@@ -1,8 +1,8 @@
-"""Reads what parked goroutines wait for: channels, semaphores of locks, descriptors, times.
+"""Finds the objects for which parked goroutines wait: channels, semaphores of locks, descriptors, times.
 
-A goroutine that waits for a channel or a semaphore has a `sudog` for each.  Only the goroutine's stack refers
-to the `pollDesc` of a descriptor, and up to Go 1.25 to the `sudog` of a semaphore.  A word there counts if
-the memory to which it points refers back to the goroutine.
+A goroutine has a `sudog` for each channel or semaphore for which it waits.  Only the goroutine's stack points
+to the `pollDesc` of a descriptor and, up to Go 1.25, to the `sudog` of a semaphore.  sfsample uses a word of
+the stack only if the memory to which the word points refers back to the goroutine.
 
 Source: Go, src/runtime/runtime2.go (sudog), chan.go (hchan), sema.go (semacquire1), netpoll.go (pollDesc).
 """
@@ -31,11 +31,11 @@ class WaitReader:
     def __init__(self, layout: GoRuntimeLayout, read: ReadMany) -> None:
         self._layout, self._read = layout, read
         self.objects: dict[int, bytes] = {}  # copy of each object, from OBJECT_START on
-        # Distances from sp to the word that points to a sudog or a pollDesc, as goroutines have shown them.
+        # distances from sp to words that pointed to a sudog or a pollDesc, in goroutines read before
         self._sudog_places, self._poll_places = set[int](), set[int]()
 
     def waits(self, parked: Sequence[Goroutine]) -> dict[int, GoWait]:
-        """Return the wait of each goroutine that has one, by the address of its `g`."""
+        """Return the waits that sfsample finds, by the address of the goroutine's `g`."""
         locked = [g for g in parked if g.state.startswith(LOCK_STATES)]
         found = self._of_channels(parked) | self._of_locks(locked)
         found |= self._of_descriptors([g for g in parked if g.state == "IO wait"])
@@ -82,10 +82,10 @@ class WaitReader:
         self, waiting: Sequence[Goroutine], places: set[int], size: int,
         refers_to: Callable[[bytes], tuple[int, ...]],
     ) -> list[tuple[int, bytes]]:  # fmt: skip
-        """Return the memory to which a word of the innermost frames leads, if it refers to the goroutine.
+        """Return the memory to which a word in the innermost frames points, if it refers to the goroutine.
 
         `places`: distances of such words from sp.  Goroutines that wait for the same kind of object have the
-        same innermost frames, so only the frames of a few are searched for further places.
+        same innermost frames, so sfsample searches the frames of only a few goroutines for more distances.
         """
         found, left = dict[int, bytes](), [*waiting]
         for searched in range(_MAX_SEARCHES + 1):
@@ -101,7 +101,7 @@ class WaitReader:
         return [*found.items()]
 
     def _pointed(self, pointers: Iterable[tuple[int, int]], size: int) -> list[tuple[int, bytes]]:
-        """Return the memory to which pointers lead, each with the goroutine that has the pointer."""
+        """Return the memory to which each pointer leads, with the goroutine that has the pointer."""
         known = [(g, pointer) for g, pointer in pointers if pointer]
         copies = self._read([(pointer, size) for _, pointer in known]) if known else []
         return [(g, data) for (g, _), data in zip(known, copies, strict=True) if data]

@@ -16,7 +16,7 @@ from sfsample.unwind.stepper import PcRange, only_this_pc
 
 
 class CfiStepper:
-    """Steps from code that the module's `.eh_frame`, or with `debug` its `.debug_frame`, covers."""
+    """Steps from code that `.eh_frame` covers; with `debug`, from code that `.debug_frame` covers."""
 
     def __init__(self, *, debug: bool = False) -> None:
         self.found = Found.DEBUG_FRAME if debug else Found.EH_FRAME
@@ -38,7 +38,7 @@ class CfiStepper:
         return None if current is None else to_row(_next_if_late(table, current) or current.row, arch)
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
-        """Return the addresses of the row."""
+        """Return the addresses at which the row holds."""
         table = self._table(module)
         try:
             current = table.row_range_at(module.vaddr(frame.pc)) if table else None
@@ -50,7 +50,7 @@ class CfiStepper:
 
 
 def _next_if_late(table: EhFrame, current: RowRange) -> CfiRow | None:
-    """Return the next row if that row describes words that the caller has pushed: it holds here already.
+    """Return the next row if it describes words that the caller has pushed: such a row holds here already.
 
     An example is glibc's _dl_runtime_resolve on AArch64.  Its table describes the words that the stub has
     pushed, but one instruction late.
@@ -67,7 +67,7 @@ def _next_if_late(table: EhFrame, current: RowRange) -> CfiRow | None:
 
 
 def _pushed_at(row: CfiRow) -> int | None:
-    """Return the offset of the return address from the CFA if the caller has pushed that address, or None."""
+    """Return the offset of the return address from the CFA; None: the caller has not pushed the address."""
     ra = row.rules.get(row.ra_register)
     if ra is None or ra.base != CFA or not ra.deref or ra.expression or row.signal:
         return None
@@ -82,7 +82,7 @@ def to_row(row: CfiRow, arch: Arch) -> UnwindRow:
     registers = [(n, rule) for n, rule in row.rules.items() if rule is not None and n != row.ra_register]
     pushed_at = _pushed_at(row)
     if pushed_at is not None:
-        # glibc's _dl_runtime_resolve on AArch64: its CFA leaves out the two words that the stub has pushed
+        # glibc's _dl_runtime_resolve on AArch64: its CFA lies below the two words that the stub has pushed
         registers.append((arch.sp, Rule(CFA, pushed_at + 8, deref=False)))
     return UnwindRow(
         cfa,

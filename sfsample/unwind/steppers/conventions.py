@@ -22,11 +22,11 @@ _PAGE = 4096  # bytes
 
 
 class NullCallStepper:
-    """Steps from an address without code, to which a function has called through a null or stray pointer.
+    """Steps from an address without code: a function has called a null or stray pointer.
 
     It answers only for an exact pc for which `is_code` returns False.  No instruction has run there, so the
-    return address is still in the place where the call left it.  The row is a guess, because a jump or a
-    return may have led there as well.
+    return address is still where the call has put it.  The row is a guess, because a jump or a return may
+    have led there as well.
     """
 
     found = Found.NULL_CALL
@@ -51,9 +51,9 @@ class NullCallStepper:
 class FramePointerStepper:
     """Follows the chain of frame pointers.
 
-    In a prologue or a leaf function the step may skip the caller, and without a table nothing shows that.
-    The pair of words is taken to end the frame, on AArch64 too, as in gdb.  JIT compilers and LLVM put the
-    pair there.  GCC for AArch64 puts it at the other end of the frame, but it writes tables.
+    In a prologue or a leaf function, the step may skip the caller.  Only a table would show this.
+    The stepper assumes that the pair of words ends the frame, on AArch64 too, as gdb does.  JIT compilers and
+    LLVM put the pair there.  GCC for AArch64 puts it at the other end of the frame, but GCC writes tables.
     """
 
     found = Found.FRAME_POINTER

@@ -1,9 +1,9 @@
 """Translates the frame depths of `.gopclntab` to unwind rows.
 
-The table states the depth of the frame at every pc, in prologues and epilogues too.  Over a call, Go code
-keeps no register but the frame pointer.  The depth does not describe a function that switches stacks.  These
-functions are known by name; the names are the same from Go 1.19 to 1.27.  Such a row has two versions;
-`step.py` chooses one by the stack in which sp lies.
+The table states the depth of the frame at every pc, in prologues and epilogues too.  A function of Go
+preserves only the frame pointer for its caller.  For functions that switch stacks, the depth is not enough.
+sfsample knows their names, which are the same from Go 1.19 to 1.27.  Their rows have a version for each
+stack; `step.py` chooses the version for the stack in which sp lies.
 
 Source: Go, src/runtime/traceback.go (unwinder), src/runtime/asm_amd64.s, src/runtime/asm_arm64.s.
 """
@@ -25,12 +25,12 @@ _SYSTEMSTACK, _MCALL, _MORESTACK = "runtime.systemstack", "runtime.mcall", "runt
 _ASMCGOCALL, _CGOCALLBACK, _CROSSCALL2 = "runtime.asmcgocall", "runtime.cgocallback", "crosscall2"
 # functions that call C code on the stack of the scheduler, and find their frame by the frame pointer
 _BY_FRAME_POINTER = {"runtime.nanotime1", "runtime.walltime", "time.now", "runtime.vgetrandom1"}
-_FRAME_SETUP_BYTES = 16  # bytes from their entry, within which sp still has its old place
+_FRAME_SETUP_BYTES = 16  # bytes at the start of these functions, before they switch sp
 # functions that the runtime enters from an instruction that is no call
 _ENTERED_ANYWHERE = {"runtime.sigpanic", "runtime.asyncPreempt"}
 # functions that do not store the frame pointer at the top of their frame
 _WITHOUT_FRAME_POINTER = {"runtime.rt0_go", "runtime.sigtramp", "runtime.sigprofNonGoWrapper"}
-_NEW_CROSSCALL2, _NEW_ASMCGOCALL = 20, 22  # minor versions in which the frame of the function changed
+_NEW_CROSSCALL2, _NEW_ASMCGOCALL = 20, 22  # minor versions of Go in which the frame of the function changed
 _STORES_RBP = (b"\x48\x89\x6c\x24", b"\x48\x89\xac\x24")  # mov %rbp, disp(%rsp)
 _STORES_X29 = (b"\xfd\x83\x1f\xf8",)  # stur x29, [sp, #-8]
 
@@ -41,7 +41,7 @@ class GoStepper:
     found = Found.GO
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
-        """Return the row for the depth of the frame at its pc."""
+        """Return the row that follows from the depth of the frame."""
         found = _depth_at(module, frame.pc, frame.lookup_pc) if arch in (AMD64, AARCH64) else None
         return _row(found[0], found[1], frame, module, arch) if found and module else None
 
@@ -75,7 +75,7 @@ def _depth_at(module: Module | None, pc: int, lookup_pc: int) -> tuple[GoFunctio
 def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Arch) -> UnwindRow:
     """Return the row of a frame of `size` bytes."""
     name = function.name
-    # what mcall calls on the scheduler's stack never returns
+    # the function that mcall calls on the scheduler's stack never returns
     if name in _ENDS or (name == _MCALL and not frame.exact):
         return OUTERMOST
     cfa = Rule(arch.sp, size + arch.entry_cfa, deref=False)
@@ -89,7 +89,7 @@ def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Ar
     registers: tuple[tuple[int, Rule], ...] = ((arch.fp, fp),)
     kept: tuple[int, ...] = ()
     code = module.code(frame.pc, 4) if frame.exact else None
-    if not size or code in (_STORES_RBP if arch is AMD64 else _STORES_X29):  # the word is not there yet
+    if not size or code in (_STORES_RBP if arch is AMD64 else _STORES_X29):  # fp is not stored yet
         registers, kept = (), (arch.fp,)
     elif name in _WITHOUT_FRAME_POINTER:
         registers = ()
@@ -97,7 +97,7 @@ def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Ar
     if arch is not AMD64:
         return row
     minor = (module.tables.go and module.tables.go.minor) or 0
-    if name == _CROSSCALL2 and size:  # it saves rbx and r12 to r15 for its caller in C
+    if name == _CROSSCALL2 and size:  # function that saves rbx and r12 to r15 for its caller in C
         lowest = -56 if minor < _NEW_CROSSCALL2 else -64
         rules = (Rule(CFA, lowest + _WORD * index, deref=True) for index in range(5))
         return row._replace(registers=(*registers, *zip((3, 12, 13, 14, 15), rules, strict=True)))
@@ -107,7 +107,7 @@ def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Ar
 def _crossing(row: UnwindRow, name: str, above: int, *, is_old: bool) -> UnwindRow:
     """Return the row of a function that switches stacks; `row` itself if the function does not.
 
-    The returned row holds on the scheduler's stack, its `on_goroutine` on that of the goroutine.
+    The returned row holds on the scheduler's stack; its `on_goroutine` holds on the goroutine's stack.
 
     `above`: bytes from sp to the CFA, on the stack on which the function was called.
     """
@@ -131,8 +131,8 @@ def _crossing(row: UnwindRow, name: str, above: int, *, is_old: bool) -> UnwindR
 def _sp_before_c(above: int, *, is_old: bool) -> bytes:
     """Return the DWARF expression for the CFA of `asmcgocall`, after the switch to the scheduler's stack.
 
-    Two words of its frame have the goroutine, and the distance of its sp from the upper end of its stack.
-    If the first is 0, the stack was not switched, and the second has sp.  Opcodes: DWARF 5 section 7.7.1.
+    Its frame has two words: the goroutine, and the distance from sp to the end of the goroutine's stack.
+    If the first word is 0, the stack was not switched, and the second word is sp.  Opcodes: DWARF 5, 7.7.1.
     """
     goroutine, depth = (0x30, 0x28) if is_old else (8, 0)
     plus = bytes([0x23, above])  # DW_OP_plus_uconst

@@ -1,9 +1,9 @@
-"""Steps from code that is known by its bytes: where stacks begin, linkage stubs, signal trampolines.
+"""Steps from code that is known by its bytes: first functions of stacks, linkage stubs, signal trampolines.
 
 No unwind table describes such code, or a table describes it wrongly.  A pattern quotes its instructions, in
-the notation of `_pattern`.  Code that no pattern quotes stays unknown, as nothing is disassembled.
+the notation of `_pattern`.  Nothing is disassembled, so code that no pattern quotes stays unknown.
 
-Sources, where stacks begin: glibc sysdeps/unix/sysv/linux/x86_64/{clone,clone3,__start_context}.S,
+Sources, first functions: glibc sysdeps/unix/sysv/linux/x86_64/{clone,clone3,__start_context}.S,
 sysdeps/x86_64/dl-machine.h, the same of aarch64 (clone, clone3) and s390/s390-64 (clone, clone3,
 dl-machine.h); musl src/thread/x86_64/clone.s, arch/x86_64/crt_arch.h;
 Boost.Context src/asm/make_{x86_64_sysv,arm64_aapcs}_elf_gas.S, of which PHP's fibers have a copy.
@@ -48,7 +48,7 @@ def _pattern(text: str, row: UnwindRow) -> _Pattern:
     """Return an entry of a table of patterns.
 
     `text` has hexadecimal bytes, and `..` for any byte.  `<` and `>` enclose the addresses at which `row`
-    holds, `'` encloses the marker.  `(a|b)`, `[a-b]`, `?` and `{1,9}` are those of regular expressions.
+    holds, `'` encloses the marker.  `(a|b)`, `[a-b]`, `?` and `{1,9}` are as in regular expressions.
     """
     marker = re.search("'(.*)'", text)
     marker_bytes = bytes.fromhex(re.sub("[<>]", "", marker[1])) if marker else b""
@@ -85,9 +85,9 @@ def _range_without(markers: Iterable[bytes], frame: Frame, module: Module) -> Pc
 def _is_in_group(frame: Frame, module: Module, match: re.Match[bytes], first: int) -> bool:
     """Return True if the frame's pc lies in the group `here` of a match in code that starts at `first`.
 
-    A return address may be the end of the group, which follows a call then.  A return address at the start of
-    the group usually belongs to the function before, whose last instruction calls.  It belongs to the group
-    only if no call precedes it: other code has stored it as a return address.
+    If the group ends in a call, a return address may be the end of the group.  A return address at the start
+    of the group usually belongs to the function before, which ends in a call.  It belongs to the group only
+    if no call precedes it: then other code has stored it as a return address.
     """
     pc, begin, end = frame.pc, first + match.start("here"), first + match.end("here")
     if frame.exact:
@@ -95,18 +95,18 @@ def _is_in_group(frame: Frame, module: Module, match: re.Match[bytes], first: in
     return begin < pc <= end or (pc == begin and not module.follows_call(pc))
 
 
-# -- where stacks begin
+# -- first functions of stacks
 
 
 def _address_or_zero(expression: str) -> Rule:
     return Rule(CFA, 0, deref=False, expression=bytes.fromhex(expression))
 
 
-# Two threads run on from the system call.  In the new thread, which has no caller, rax is 0.  In the thread
+# Two threads run after the system call.  In the new thread, which has no caller, rax is 0.  In the thread
 # that made the call, rax is not 0, and the return address is at rsp.  DW_OP_breg7 0, deref, breg0 0, lit0,
-# ne, mul give that address, or zero.
+# ne, mul give the return address, or zero.
 _AROUND_CLONE = entry_row(AMD64)._replace(ra=_address_or_zero("77 00 06 70 00 30 2e 1e"))
-# the same with x30 and x0 (breg30 0, breg0 0, lit0, ne, mul), and with r14 and r2
+# AArch64: the same with x30 and x0 (breg30 0, breg0 0, lit0, ne, mul); s390x: with r14 and r2
 _AROUND_CLONE_A64 = entry_row(AARCH64)._replace(ra=_address_or_zero("8e 00 70 00 30 2e 1e"))
 _AROUND_CLONE3_S390X = entry_row(S390X)._replace(ra=_address_or_zero("7e 00 72 00 30 2e 1e"))
 _AROUND_CLONE_S390X = _AROUND_CLONE3_S390X._replace(  # row for clone, which has saved r6 and r7
@@ -115,8 +115,8 @@ _AROUND_CLONE_S390X = _AROUND_CLONE3_S390X._replace(  # row for clone, which has
 )
 
 _AMD64_ANYWHERE = (
-    # glibc __start_context, to which the function of makecontext(3) returns; its table says that it has a
-    # caller: mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je; call setcontext; mov %rax,%rdi; call exit
+    # glibc __start_context, to which the function of makecontext(3) returns (its table wrongly has a caller):
+    # mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je; call setcontext; mov %rax,%rdi; call exit
     _pattern(
         "<(f3 0f 1e fa)? '48 89 dc 48 8b 3c 24' 48 85 ff 74 .. e8 .. .. .. .. 48 89 c7 e8 .. .. .. ..>",
         OUTERMOST,
@@ -127,7 +127,7 @@ _AMD64_ANYWHERE = (
     _pattern("<0f 05 85 c0 75 ..> '31 ed 5f 41 ff d1'", _AROUND_CLONE),
     _pattern("0f 05 85 c0 75 .. <'31 ed 5f 41 ff d1'>", OUTERMOST),
     # Boost make_fcontext: a fiber begins with push %rbp; jmp *%rbx.  The pushed word is the return address of
-    # the fiber's function; it leads to: xor %rdi,%rdi; call _exit; hlt
+    # the fiber's function, and points to: xor %rdi,%rdi; call _exit; hlt
     _pattern("<(f3 0f 1e fa)? '55 ff e3' (f3 0f 1e fa)? 48 31 ff e8 .. .. .. .. f4>", OUTERMOST),
 )
 _AMD64_AT_ENTRY = (
@@ -142,7 +142,7 @@ _AMD64_AT_ENTRY = (
 _A64_ANYWHERE = (
     # glibc clone, clone3: svc #0; cmp x0, #0; b.eq; b.lt; ret
     _pattern("<'01 00 00 d4' 1f 00 00 f1 .. .. .. 54> .. .. .. 54 c0 03 5f d6", _AROUND_CLONE_A64),
-    # Boost make_fcontext: a fiber's function returns to its end: adr x1, . + 12; str x1, [x0, #152]; ret;
+    # Boost make_fcontext, to whose end a fiber's function returns: adr x1, . + 12; str x1, [x0, #152]; ret;
     # mov x0, #0; bl _exit
     _pattern("'61 00 00 10 01 4c 00 f9' c0 03 5f d6 <00 00 80 d2 .. .. .. [94-97]>", OUTERMOST),
 )
@@ -175,7 +175,7 @@ _AMD64_STUBS = (
     # jmp *GOT(%rip); push index; | jmp PLT0
     _pattern("<ff 25 .. .. .. .. 68 .. .. .. ..> e9 .. .. .. ..", _pushed(0)),
     _pattern("ff 25 .. .. .. .. 68 .. .. .. .. <e9 .. .. .. ..>", _pushed(1)),
-    # endbr64; push index; | jmp PLT0 (with a bnd before it, or nops behind it)
+    # endbr64; push index; | jmp PLT0 (with a bnd before, or nops after it)
     _pattern("<f3 0f 1e fa 68 .. .. .. ..> f2? e9 .. .. .. ..", _pushed(0)),
     _pattern("f3 0f 1e fa 68 .. .. .. .. <f2? e9 .. .. .. ..>", _pushed(1)),
     # endbr64; jmp *GOT(%rip)
@@ -212,12 +212,12 @@ _STUBS = {AMD64.machine: _AMD64_STUBS, AARCH64.machine: _A64_STUBS, S390X.machin
 
 
 class StartStepper:
-    """Steps from, or ends at, code in which stacks begin."""
+    """Ends walks at the first functions of stacks, and steps from clone(2)."""
 
     found = Found.START
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
-        """Return the row "no caller", or the row of a clone system call, from which two threads run on."""
+        """Return the row "no caller", or the row of a clone system call, after which two threads run."""
         if module is None:
             return None
         entry, machine = module.address(module.image.entry), arch.machine
@@ -266,14 +266,14 @@ class SignalFrameStepper:
     found = Found.SIGNAL_FRAME
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
-        """Return the row of the saved registers if `frame.pc` is in a trampoline."""
+        """Return the row that reads the saved registers if `frame.pc` is in a trampoline."""
         if module is None:
             return None
         for kind in arch.signal_frames:
             code = kind.code
             if module.code(frame.pc, len(code)) == code:
                 return _signal_row(arch, kind)
-            # the thread is about to make the system call, and sp is still the same
+            # the thread has not made the system call yet, and sp is the same as at the first instruction
             inside = len(code) - kind.call
             if frame.exact and module.code(frame.pc - inside, len(code)) == code:
                 return _signal_row(arch, kind)
@@ -283,5 +283,5 @@ class SignalFrameStepper:
         return None
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:
-        """Return addresses around the pc at which no trampoline is."""
+        """Return addresses around the pc without a trampoline."""
         return _range_without((kind.code for kind in arch.signal_frames), frame, module)

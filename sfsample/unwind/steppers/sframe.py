@@ -1,9 +1,9 @@
 """Translates SFrame rows to unwind rows.
 
 From an SFrame row to a caller, step 3 of 4: `SFrameStepper.row_at` looks the pc up in the SFrame tables of
-its module (`formats/sframe`), and `to_row` turns the FRE into an `UnwindRow`, which `row.apply_row` executes.
+the module (`formats/sframe`), and `to_row` turns the FRE into an `UnwindRow`, which `row.apply_row` executes.
 
-SFrame recovers pc, sp and fp.  Every other register is unknown in the caller.  A damaged function gives no
+SFrame recovers pc, sp and fp.  Every other register of the caller is unknown.  A damaged function gives no
 row, and its module notes the damage in `problems`.
 """
 
@@ -38,7 +38,7 @@ class SFrameStepper:
         return None
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
-        """Return all addresses if the module has no SFrame: the answer is always None.  Else only the pc."""
+        """Return only the pc; all addresses if the module has no SFrame: then the answer is always None."""
         return only_this_pc(frame) if module.tables.sframe else ALL_PCS
 
 

@@ -1,7 +1,7 @@
-"""Holds what the loop of `watch` and the threads of its HTTP server share: one requested profile, and counts.
+"""Holds the state that the loop of `watch` and its HTTP server share: one requested profile, and metrics.
 
-A thread of the server asks for a profile here, and waits.  The loop records the profile, finds names and
-encodes it.  So no thread of the server touches a target.
+A thread of the server requests a profile (`ask`), and waits.  The loop records the profile, finds names, and
+encodes the profile.  So no thread of the server touches a target.
 """
 
 import os
@@ -21,7 +21,7 @@ _COUNTED = ("sfsample_slices_total", "sfsample_samples_total", "sfsample_missed_
 
 
 class Wanted:
-    """A requested profile: its options (None: as for the slices of the watch), and its result."""
+    """A requested profile: its options (None: the option of the watch), and its result."""
 
     def __init__(self, seconds: int, mode: Mode | None = None, rate: float | None = None) -> None:
         self.seconds, self.mode, self.rate = seconds, mode, rate
@@ -31,19 +31,20 @@ class Wanted:
 
 
 class Door:
-    """The server calls `ask`, `why_unhealthy`, `metrics`, `count`.  The loop calls all other methods."""
+    """The shared state.  The server calls `ask`, `why_unhealthy`, `metrics`, `count`; the loop the others."""
 
     def __init__(self, every_s: float, slice_s: float, sinks: Sequence[Sink] = ()) -> None:
         self.targets = 0
         self._sinks = sinks
         self._patience_s = 2 * every_s + slice_s + _GRACE_S
-        self._due_s = time.monotonic() + self._patience_s  # time when the next slice should be closed
+        self._due_s = time.monotonic() + self._patience_s  # latest time to close the next slice
         self._last_failure = ""
         self._lock = threading.Lock()  # held by `ask`
-        self.answering_s = self.served_s = 0.0  # CPU time of threads that answer; of the whole server
+        self.answering_s = 0.0  # CPU time of the threads that answer
+        self.served_s = 0.0  # CPU time of the whole server
         self._wanted: Wanted | None = None
         self.has_ended = False  # the loop has ended
-        # counts by name and label; there is no lock, so sometimes an answer is not counted
+        # counts by name and label; without a lock, so a count of an answer may be lost
         self._counts: dict[str, dict[str, float]] = {name: {"": 0} for name in _COUNTED}
         self._last_slice: dict[str, float] = {}
 
@@ -74,7 +75,7 @@ class Door:
         rows[label] = rows.get(label, 0) + number
 
     def closed(self, stats: Stats) -> None:
-        """Count a slice that was recorded and kept."""
+        """Count a slice that was recorded."""
         self.count("slices_total")
         self.count("samples_total", number=stats.samples)
         self.count("missed_ticks_total", number=stats.late_ticks)
@@ -91,7 +92,7 @@ class Door:
         self._last_failure = str(what) or "out of memory"
 
     def ask(self, wanted: Wanted) -> int:
-        """Ask for a profile; return 0, or the seconds of another profile that is being recorded."""
+        """Request a profile; return 0, or the length in seconds of another profile that is being recorded."""
         with self._lock:
             if self._wanted is not None:
                 return self._wanted.seconds
@@ -99,15 +100,15 @@ class Door:
         return 0
 
     def why_unhealthy(self) -> str:
-        """Return the reason why no slice was closed in time; "": a slice was closed in time."""
+        """Return the reason why no slice was closed in time; "": the watch is healthy."""
         late_s = time.monotonic() - self._due_s
         if late_s <= 0:
             return ""
-        why = self._last_failure or "the loop does not go on"
+        why = self._last_failure or "the loop hangs"
         return f"no slice was closed for {self._patience_s + late_s:.0f} s: {why}"
 
     def metrics(self) -> str:
-        """Return the metrics as Prometheus text; docs/pull.md says what each one counts."""
+        """Return the metrics as Prometheus text; docs/pull.md explains each metric."""
         values: dict[str, dict[str, float]] = {
             **self._counts,
             "sfsample_targets": {"": self.targets},
@@ -127,7 +128,7 @@ class Door:
 
 
 def _pauses(pauses: Pauses) -> dict[str, float]:
-    """Return the rows of the histogram of pauses; a key is the end of a row's name."""
+    """Return the rows of the histogram of pauses; a key is the last part of a row's name."""
     rows = {f'_bucket{{le="{limit_s}"}}': pauses.up_to(round(limit_s * 1e9)) for limit_s in _PAUSES_S}
     return {**rows, '_bucket{le="+Inf"}': pauses.count, "_count": pauses.count, "_sum": pauses.total / 1e9}
 

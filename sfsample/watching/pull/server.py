@@ -1,15 +1,14 @@
-"""Opens the pull door, answers HTTP requests, and refuses requests that no client of a profiler sends.
+"""Answers the HTTP requests of `sfsample watch --listen`, and refuses requests that no profiler sends.
 
 The size of a request head and the time for its arrival are bounded.  A web page must not reach this port
-through the user's browser.  So `Origin` and `Sec-Fetch-Site` must not name another site.  And `Host` must be
-an allowed name, because an attacker's DNS can give the attacker's name this address.  Each connection has one
-answer.
+through the user's browser, so `Origin` and `Sec-Fetch-Site` must not name another site.  An attacker's DNS
+can give the attacker's name this address, so `Host` must be an allowed name.  A connection gets one answer.
 
-A server thread that computes holds the interpreter, which would lengthen a pause of the target.  So it
-computes only while no target thread is held (SUSPEND_LOCK); it waits and sends at any time.
+A server thread that computes holds the GIL, which would lengthen a pause of the target.  So server threads
+compute only while no target thread is held (SUSPEND_LOCK).  They wait and send at any time.
 
---max-overhead does not limit the cost of answers, which have their own limit: when answers have taken a tenth
-of a CPU, the server accepts no connection for a while.  So a flood of requests does not stop the sampling.
+--max-overhead does not limit the cost of answers.  They have their own limit: when answers have taken 10 % of
+a CPU, the server accepts no connection for a while.  So a flood of requests does not stop the sampling.
 """
 
 import hmac
@@ -42,13 +41,13 @@ from sfsample.watching.pull.door import Door, Wanted
 
 _TOKEN = re.compile(rb"[!-~]{16,}")
 _MAX_HEAD = 8192  # bytes of the request line and all headers
-_HEAD_S = 5.0  # time for the head to arrive
-_SEND_S = 10.0  # time for a client to take an answer
+_HEAD_S = 5.0  # time in which the head must arrive
+_SEND_S = 10.0  # time in which a client must take an answer
 _MAX_CONNECTIONS = 32
-_MAX_SHARE = 0.1  # share of a CPU; in a flood, connections wait in the queue of the kernel
-_POLL_S = 0.1  # time between two checks: is there a new client, is a client still there
-_MAX_HOLD_S = 1.0  # time that an answer waits for target threads to be released
-_MAX_SECONDS, _USUAL_SECONDS, _MAX_RATE_HZ = 120, "30", 1000  # Go's net/http/pprof records 30 s too
+_MAX_SHARE = 0.1  # share of a CPU for answers; then connections wait in the queue of the kernel
+_POLL_S = 0.1  # time between two checks for new clients and for clients that have gone
+_MAX_HOLD_S = 1.0  # time that an answer waits for the release of target threads
+_MAX_SECONDS, _USUAL_SECONDS, _MAX_RATE_HZ = 120, "30", 1000  # 30 s as in Go's net/http/pprof
 _MODES: dict[str, Mode] = {"cpu": "cpu", "wall": "wall"}
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -65,7 +64,7 @@ class Answer(NamedTuple):
 
 
 class Refusal(Exception):  # noqa: N818 - reads as what happened
-    """The request is refused; `answer` says why."""
+    """A refusal of a request; `answer` has the reason."""
 
     def __init__(self, status: int, why: str, *headers: tuple[str, str]) -> None:
         super().__init__(why)
@@ -73,11 +72,11 @@ class Refusal(Exception):  # noqa: N818 - reads as what happened
 
 
 class Server(ThreadingMixIn, TCPServer):
-    """One thread accepts connections; each connection has its own thread.
+    """A server whose one thread accepts connections; each connection has its own thread.
 
     `free` counts the connections that may still begin.  `server_close` waits for the open connections, which
-    have time limits of seconds.  A request needs the `token`, if any; its `Host` is the address or in
-    `hosts`.
+    have time limits of seconds.  If there is a `token`, each request needs it.  The `Host` of a request must
+    be the address or a name in `hosts`.
     """
 
     allow_reuse_address = True
@@ -96,14 +95,14 @@ class Server(ThreadingMixIn, TCPServer):
         super().__init__(where, _Handler)  # type: ignore[arg-type]  # typeshed knows no AF_UNIX here
 
     def service_actions(self) -> None:
-        """Wait before the next connection while answers have taken more than their share of the time."""
+        """Wait before the next connection while answers have taken more than their share of a CPU."""
         self.door.served_s = self.door.answering_s + time.thread_time()
         until_s = self._limit.resume_at(time.monotonic(), self.door.served_s)
         while (wait_s := until_s - time.monotonic()) > 0 and not self.door.has_ended:
             time.sleep(min(wait_s, _POLL_S))
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - socketserver's
-        """Log what failed; neither the client nor the terminal gets a traceback."""
+        """Log a failure; neither the client nor the terminal gets a traceback."""
         _log.debug("answering a request failed", exc_info=True)
 
 
@@ -111,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
 
     def handle(self) -> None:
-        """Answer; give up a client that is slow, or that does not take the answer."""
+        """Answer a request; give up a client that is slow, or does not take the answer."""
         with suppress(OSError):
             if not self.server.free.acquire(blocking=False):
                 self._send(_line(503, "too many connections", ("Retry-After", "1")))
@@ -132,7 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(answer)
 
     def _read_head(self) -> bytes:
-        """Return the request line and the headers.  Raises OSError if they do not come in time."""
+        """Return the request line and the headers.  Raises OSError if they do not arrive in time."""
         until_s, data = time.monotonic() + _HEAD_S, b""
         while b"\r\n\r\n" not in data:
             if len(data) == _MAX_HEAD:
@@ -149,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
         is_locked = SUSPEND_LOCK.acquire(timeout=_MAX_HOLD_S)
         try:
             return self._answer(head)
-        except Exception as failure:  # noqa: BLE001 - whatever fails, the client gets a line of text
+        except Exception as failure:  # noqa: BLE001 - after any failure, the client gets a line of text
             _log.debug("answering a request failed", exc_info=True)
             raise failure if isinstance(failure, Refusal) else Refusal(500, "the answer failed") from None
         finally:
@@ -159,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, head: bytes) -> Answer | Wanted:
         self.rfile = BytesIO(head)
         self.raw_requestline = self.rfile.readline()
-        if not self.parse_request() or self.headers.defects:  # a defect can hide the headers behind it
+        if not self.parse_request() or self.headers.defects:  # a defect can hide the headers after it
             raise Refusal(400, "the request is malformed")
         self._check()
         path, _, query = self.path.partition("?")
@@ -178,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
         raise Refusal(404, "there are /debug/pprof/profile?seconds=N, /metrics and /healthz")
 
     def _check(self) -> None:
-        """Refuse other methods, browsers that act for another site, and clients without the token."""
+        """Refuse methods except GET, browsers that act for another site, and clients without the token."""
         if self.command != "GET":
             raise Refusal(405, "only GET", ("Allow", "GET"))
         self._check_host()
@@ -191,7 +190,7 @@ class _Handler(BaseHTTPRequestHandler):
                 raise Refusal(401, "this needs Authorization: Bearer TOKEN", ("WWW-Authenticate", "Bearer"))
 
     def _check_host(self) -> None:
-        if self.server.address_family == socket.AF_UNIX:  # no browser gets here
+        if self.server.address_family == socket.AF_UNIX:  # no browser can connect
             return
         address = self.connection.getsockname()[0]
         itself = f"[{address}]" if ":" in address else address
@@ -200,7 +199,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(403, "this Host is not allowed; sfsample watch --listen-host NAME allows it")
 
     def _wait_for(self, wanted: Wanted) -> Answer | None:
-        """Return the profile; None: the client has gone, or closed its side; that ends the recording."""
+        """Return the profile; None: the client has gone, or has closed its side, which ends the recording."""
         poller = select.poll()
         poller.register(self.connection, select.POLLRDHUP)
         while not wanted.ended.wait(_POLL_S):
@@ -224,7 +223,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(answer.body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """Refuse what http.server refuses, but without its text, which quotes the request."""
+        """Refuse a request as http.server does, but without its text, which quotes the request."""
         raise Refusal(code, HTTPStatus(code).phrase)
 
 
@@ -250,7 +249,7 @@ def _wanted(query: str) -> Wanted:
 
 @contextmanager
 def listening(where: str | tuple[str, int], how: Listen, door: Door) -> Iterator[str]:
-    """Answer requests while the context is entered; yield the address."""
+    """Answer requests until the context ends; yield the address."""
     token = None if how.token_file is None else _token(how.token_file)
     try:
         with _free(where) if isinstance(where, str) else nullcontext():
@@ -259,7 +258,7 @@ def listening(where: str | tuple[str, int], how: Listen, door: Door) -> Iterator
         name = f"unix:{where}" if isinstance(where, str) else ":".join(map(str, where))
         raise SfsampleError(f"cannot listen: {name}: {failure.strerror or failure}",
                             "choose another address or path after --listen") from None  # fmt: skip
-    # block signals: in a thread of the server, a signal would not wake the main thread or the tracing thread
+    # block signals: a signal in a thread of the server would not wake the main thread or the tracing thread
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         threading.Thread(target=server.serve_forever, args=(_POLL_S,), daemon=True).start()
@@ -273,7 +272,7 @@ def listening(where: str | tuple[str, int], how: Listen, door: Door) -> Iterator
     finally:
         door.has_ended = True
         server.shutdown()
-        with suppress(RuntimeError):  # a thread could not be started
+        with suppress(RuntimeError):  # a thread was not started
             server.server_close()
         if isinstance(where, str):
             with suppress(OSError):
@@ -282,7 +281,7 @@ def listening(where: str | tuple[str, int], how: Listen, door: Door) -> Iterator
 
 @contextmanager
 def _free(path: str) -> Iterator[None]:
-    """Make new sockets private to this user; first remove an old one that no program listens on."""
+    """Make new sockets private to this user; first remove an old socket on which no program listens."""
     with suppress(FileNotFoundError):
         old = os.lstat(path)
         with socket.socket(socket.AF_UNIX) as probe:
@@ -308,5 +307,5 @@ def _token(path: str) -> bytes:
     token = read_secret(path).strip()
     if not _TOKEN.fullmatch(token):
         raise SfsampleError(f"no token of at least 16 letters, digits or signs: {path}",
-                            f"make one: (umask 077; openssl rand -hex 32 > {quote(path)})")  # fmt: skip
+                            f"make a token: (umask 077; openssl rand -hex 32 > {quote(path)})")  # fmt: skip
     return token

@@ -1,1 +1,1 @@
-"""Sends the slices of a history to Pyroscope, Parca, or any backend that takes OTLP profiles."""
+"""Sends the slices of a history to Pyroscope, Parca, or a backend that takes OTLP profiles."""

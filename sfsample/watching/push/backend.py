@@ -1,4 +1,4 @@
-"""A backend: parses --push KIND=URL, reads headers with credentials, and keeps the mark of what was sent."""
+"""Parses --push KIND=URL, reads headers with credentials, and keeps the mark: which slices were sent."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from sfsample.watching.options import Push, is_loopback, read_secret
 PATHS = {"pyroscope": "/push.v1.PusherService/Push", "parca": "/api/profiles/writeraw",
          "otlp": "/v1development/profiles"}  # fmt: skip
 _WHAT = "KIND=URL, KIND one of pyroscope, parca, otlp (pyroscope=http://127.0.0.1:4040)"
-_TENANT = "x-scope-orgid"  # no credential
+_TENANT = "x-scope-orgid"  # header without credentials
 _MAX_MARK_BYTES = 16 << 20
 _HEADER = re.compile(r"([A-Za-z0-9-]+):\s*([ -~]+)")
 
@@ -29,12 +29,12 @@ _HEADER = re.compile(r"([A-Za-z0-9-]+):\s*([ -~]+)")
 class Backend(NamedTuple):
     """A backend of --push."""
 
-    text: str  # the value of the flag
+    text: str  # value of the flag: KIND=URL
     kind: str
     host: str
     port: int
     is_tls: bool
-    path: str  # the path in the URL of requests
+    path: str  # path in the URL of requests
 
     @property
     def is_private(self) -> bool:
@@ -43,7 +43,7 @@ class Backend(NamedTuple):
 
 
 def parse_backend(text: str) -> Backend:
-    """Parse KIND=URL.  Raises BadValue, which does not repeat the URL, as that may contain a password."""
+    """Parse KIND=URL.  Raises BadValue, whose text leaves out the URL, because it may contain a password."""
     kind, _, url = text.partition("=")
     try:
         parts = urlsplit(url)
@@ -62,9 +62,9 @@ def parse_backend(text: str) -> Backend:
 
 
 def headers_for(backend: Backend, path: str | None) -> dict[str, str]:
-    """Return the headers that a file adds to each request.  Raises SfsampleError.
+    """Return the headers that the file of --push-auth-file adds to each request.  Raises SfsampleError.
 
-    If systemd passes the credential `push-auth`, it replaces the file, which the service cannot read.
+    In a systemd service, the credential `push-auth` replaces the file, which the service cannot read.
     """
     credential = os.path.join(os.environ.get("CREDENTIALS_DIRECTORY", ""), "push-auth")
     path = credential if os.path.isabs(credential) and os.path.exists(credential) else path
@@ -76,7 +76,7 @@ def headers_for(backend: Backend, path: str | None) -> dict[str, str]:
 
 
 def _read(path: str, kind: str) -> dict[str, str]:
-    """Return the headers before the first section of a file, and the headers of its section [KIND]."""
+    """Return the headers before the first section of a file, and the headers of the section [KIND]."""
     headers, is_for_it = dict[str, str](), True
     for number, line in enumerate(read_secret(path).decode("utf-8", "replace").splitlines(), 1):
         if (text := line.strip()) and not text.startswith("#"):
@@ -101,10 +101,10 @@ def check_credentials(push: Push) -> None:
 
 
 class Mark:
-    """The fields of a small file in the directory of the history, which is replaced as a whole.
+    """The fields of a small file in the directory of the history.
 
-    For each file of the history, the mark has the number of the last slice that was taken or given up.  No
-    number is used twice in a file, so slices that are still to be sent have greater numbers.
+    For each file of the history, the mark has the number of the last slice that was sent or given up.  No
+    number is used twice in a file, so unsent slices have greater numbers.
     """
 
     def __init__(self, directory: str, backend: str) -> None:
@@ -112,12 +112,12 @@ class Mark:
         self.path = os.path.join(directory, f".push-{name}.json")
         self.sent = 0
         self.until_s = 0.0  # end of the latest slice that the backend has taken
-        self.dropped: Counter[str] = Counter()  # slices that were given up, by reason
-        self.done: dict[str, int] = {}  # number of the last slice that was taken or given up, by file
+        self.dropped: Counter[str] = Counter()  # number of slices that were given up, by reason
+        self.done: dict[str, int] = {}  # number of the last slice that was sent or given up, by file
         self.load()
 
     def load(self) -> None:
-        """Read the file; if it is damaged or missing, all slices are sent again."""
+        """Read the file.  If it is damaged or missing, all slices are sent again."""
         with suppress(OSError, BadInput):
             found = read_json(read_regular(self.path, _MAX_MARK_BYTES))
             sent, until_s = found.field("sent").count(), found.field("until").number()
@@ -133,7 +133,7 @@ class Mark:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from pushing the same slices.  Raises SfsampleError if one does already."""
+        """Keep other processes from pushing the same slices.  Raises SfsampleError if one already pushes."""
         fd = lock(*os.path.split(self.path))
         if fd is None:
             raise SfsampleError("another process pushes this history to this backend")

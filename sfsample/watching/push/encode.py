@@ -1,7 +1,7 @@
 """Encodes a slice for a backend: a body, HTTP headers, and the labels that name the series.
 
-Pyroscope would make a series for each value of a sample's label.  So samples have no labels, and the samples
-of all threads are added up.  A slice has the same id each time that it is sent.
+Pyroscope would make a series for each value of a sample's label.  So samples have no labels, and equal stacks
+of all threads are added up.  If a slice is sent again, it has the same id.
 
 Source: grafana/pyroscope, api/push/v1/push.proto and api/types/v1/types.proto; parca-dev/parca,
 proto/parca/profilestore/v1alpha1/profilestore.proto.
@@ -26,7 +26,7 @@ _NAME = "process_cpu"  # profile type that Pyroscope and Grafana show by default
 
 
 def encode(kind: str, facts: SliceFacts, report: Report, identity: str) -> tuple[bytes, dict[str, str]]:
-    """Return the body and the headers; no other slice has the same `identity`."""
+    """Return the body and the headers of a request; no other slice has the same `identity`."""
     nameless = report._replace(threads=(ReportThread("", ""),) * len(report.threads))
     report = rebuild(nameless, lambda frames: frames)  # adds up equal stacks of all threads
     known = {"service.name": facts.service, "host.name": facts.host or "", **facts.labels}
@@ -49,6 +49,6 @@ def encode(kind: str, facts: SliceFacts, report: Report, identity: str) -> tuple
 
 
 def series_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return labels with names for Pyroscope and Parca; of labels with one name, the last one counts."""
+    """Return labels with names for Pyroscope and Parca; if names become equal, the last label stays."""
     named = {re.sub(r"[^a-zA-Z0-9_]|^(?=[0-9])", "_", key): text for key, text in labels.items()}
     return {**named, "__name__": _NAME, "service_name": labels.get("service.name", "")}

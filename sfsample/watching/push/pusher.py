@@ -1,10 +1,10 @@
-"""Sends to one backend the slices of a history that the backend has not taken yet, the oldest first.
+"""Sends the slices of a history to one backend, the oldest first.
 
 A slice that cannot be sent now waits in the history.  A slice that the backend refuses is counted as dropped.
 If the process is killed after the answer, but before it writes the mark, the slice is sent twice, with the
 same id.
 
-Invariant: each slice that is not merged yet is sent, or counted as dropped, whatever a backend does
+Invariant: each slice that is not merged yet is sent, or counted as dropped, whatever the backend does
 (tests/watching/push/test_push.py).
 """
 
@@ -30,18 +30,18 @@ from sfsample.watching.program import Say, Trouble
 from sfsample.watching.push.backend import Backend, Mark, headers_for
 from sfsample.watching.push.encode import encode
 
-_LOOK_S = 60.0  # time between two looks for new slices, if no byte comes
-_LATER = (429, 502, 503, 504)
+_LOOK_S = 60.0  # time between two searches for new slices, if no byte announces a slice
+_LATER = (429, 502, 503, 504)  # status codes after which the slice is sent later
 _MAX_PAUSE_S = 300.0
-_MAX_RETRIES = 9  # retries of a slice after status 500, which the slice itself may cause
+_MAX_RETRIES = 9  # retries after status 500 or higher, which the slice itself may cause
 _MAX_ANSWER = 64 << 10  # bytes
-_TOTAL_S = 30.0  # time to connect, send, and read the answer
+_TOTAL_S = 30.0  # time in which to connect, to send, and to read the answer
 _MAX_WAIT_S = 3600.0
 _MAX_SHOWN = 200  # characters of a refusal
 
 
 class Pusher:
-    """Pushes to one backend; `due_s` is the time of the next attempt, by the monotonic clock."""
+    """Pushes to one backend; `due_s` is the time of the next attempt after a failure (CLOCK_MONOTONIC)."""
 
     def __init__(self, history: History, backend: Backend, auth_file: str | None, say: Say) -> None:
         self._history, self.backend, self._auth_file, self._say = history, backend, auth_file, say
@@ -53,7 +53,7 @@ class Pusher:
         self._refused = Trouble(say, "the slice is counted as dropped", once=True)
 
     def push(self) -> bool:
-        """Send the slices; if one cannot be sent now, say why and return False."""
+        """Send the slices; if a slice cannot be sent now, print the reason and return False."""
         self._wait_s = 0.0
         try:
             headers = headers_for(self.backend, self._auth_file)
@@ -63,7 +63,7 @@ class Pusher:
                     self.mark.done[str(file.identity)] = facts.number
                     self.mark.save()
                     self._succeeded()
-        except Exception as failure:  # noqa: BLE001 - whatever fails, other backends get their slices
+        except Exception as failure:  # noqa: BLE001 - after any failure, other backends get their slices
             self._failed(failure)
             return False
         self._succeeded()
@@ -75,7 +75,7 @@ class Pusher:
             self._say(f"pushed again to {self.backend.text}, after {failed} failed attempts")
 
     def _failed(self, failure: Exception) -> None:
-        """Say the failure, and wait: longer each time, and at random, so that senders do not act together."""
+        """Print the failure, and choose a longer pause, at random, so that senders do not retry together."""
         self._tries += 1
         pause_s = min(_MAX_PAUSE_S, 2.0**self._tries) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
         self.due_s = time.monotonic() + max(pause_s, self._wait_s)
@@ -83,14 +83,14 @@ class Pusher:
         self._late.met(f"cannot push to {self.backend.text}: {why}", *getattr(failure, "help", ()))
 
     def unsent(self) -> Iterator[tuple[HistoryFile, SliceFacts]]:
-        """Yield each slice that is still to be sent, with its file."""
+        """Yield the unsent slices, each with its file."""
         for name in file_names(self._history.directory):
             with self._history.skipping(name.path), closing(HistoryFile(name.path)) as file:
                 last = self.mark.done.get(str(file.identity), 0)
                 yield from ((file, facts) for facts in list(file.facts(last + 1)) if facts.tier == "1m")
 
     def _send(self, file: HistoryFile, facts: SliceFacts, headers: dict[str, str]) -> None:
-        """Send a slice, or give it up.  Raises SfsampleError or OSError if the slice must wait."""
+        """Send a slice, or drop it.  Raises SfsampleError or OSError if the slice must wait."""
         try:
             report = file.report([facts])
             check_numbers(report)
@@ -116,11 +116,11 @@ class Pusher:
 
 
 def follow(pushers: list[Pusher]) -> None:
-    """Send slices as they come, until stdin ends; then send the last slices.
+    """Send new slices until stdin ends; then send the last slices.
 
-    The child of a watch calls this.  In `watch` itself, encoding would hold the interpreter while `watch`
-    holds a thread of its target.  The stdin of the child is a pipe from `watch`, which ends when `watch`
-    ends, for whatever reason.  If stdin is no pipe, its end is ignored.
+    The child of a watch calls this function.  In `watch` itself, encoding would hold the GIL while `watch`
+    holds a thread of the target.  The stdin of the child is a pipe from `watch`, which always ends with
+    `watch`.  If stdin is no pipe, its end is ignored.
     """
     pipe = [0] if stat.S_ISFIFO(os.fstat(0).st_mode) else []
     if pipe:
@@ -138,7 +138,7 @@ def follow(pushers: list[Pusher]) -> None:
 
 
 def post(backend: Backend, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, float]:
-    """Send a request in bounded time; follow no redirect.  Call it in the main thread only.  Raises OSError.
+    """Send a request in bounded time; follow no redirect.  Only for the main thread.  Raises OSError.
 
     Returns the status, the first bytes of a refusal, and the seconds of Retry-After.
     """
@@ -149,7 +149,7 @@ def post(backend: Backend, body: bytes, headers: dict[str, str]) -> tuple[int, b
         connection.request("POST", backend.path, body, {"User-Agent": f"sfsample/{__version__}", **headers})
         answer = connection.getresponse()
         refusal = answer.read(_MAX_ANSWER) if answer.status >= 300 else b""
-    except (HTTPException, ValueError) as failure:  # http.client raises ValueError for some garbage
+    except (HTTPException, ValueError) as failure:  # http.client raises ValueError for some bad answers
         raise OSError(str(failure) or type(failure).__name__) from None
     else:
         wait_s = natural(answer.headers.get("Retry-After", "")) or 0
@@ -160,7 +160,7 @@ def post(backend: Backend, body: bytes, headers: dict[str, str]) -> tuple[int, b
 
 
 def without_secrets(refusal: bytes, headers: dict[str, str]) -> str:
-    """Return the first characters of a refusal, without the credentials that it may quote."""
+    """Return the first characters of a refusal, with credentials replaced by ***."""
     text = refusal.decode("utf-8", "replace")
     for secret in sorted(" ".join(headers.values()).split(), key=len, reverse=True):
         text = text.replace(secret, "***")

@@ -1,4 +1,4 @@
-"""Starts a child that pushes the history of `watch`; only a byte per slice is written to it."""
+"""Starts a child that pushes the history of `watch`, and announces each slice to the child by one byte."""
 
 import os
 import subprocess
@@ -11,11 +11,11 @@ from sfsample.watching.own_program import push_words, start_child
 from sfsample.watching.program import Metrics, Say, Sink, Trouble
 from sfsample.watching.push.backend import Mark, check_credentials
 
-_END_S = 10.0  # time for the slices that are left when `watch` ends
+_END_S = 10.0  # time in which the child may send the last slices when `watch` ends
 
 
 class PushSink(Sink):
-    """Tells the child of new slices.  HistorySink keeps the slices; this sink keeps none."""
+    """Announces new slices to the child.  HistorySink keeps the slices; this sink keeps none."""
 
     def __init__(self, push: Push, directory: str, say: Say) -> None:
         check_credentials(push)
@@ -28,7 +28,7 @@ class PushSink(Sink):
         self._begin_s = self._kept_s = 0.0  # begin of the first slice, and end of the latest one
 
     def prepare(self) -> None:
-        """Write a byte to the child, or start it; a new child also sends the slices of an earlier watch."""
+        """Write a byte to the child.  If none runs, start a child, which also sends slices of old watches."""
         with suppress(BlockingIOError):  # the pipe is full: 64 KiB wait for a child
             os.write(self._pipe[1], b"\n")
         if self._child is None or self._child.poll() is not None:
@@ -41,7 +41,7 @@ class PushSink(Sink):
         return ""
 
     def close(self) -> None:
-        """Give the child ten seconds to send the last slices; a later watch sends slices that are left."""
+        """Give the child 10 s to send the last slices.  A later watch sends the slices that remain."""
         for fd in self._pipe:
             os.close(fd)
         if self._child is not None:
@@ -51,7 +51,7 @@ class PushSink(Sink):
             self._child.wait()
 
     def metrics(self) -> Metrics:
-        """Return for each backend its lag, and the numbers of slices that it has taken and refused."""
+        """Return the lag of each backend, and the numbers of slices that it has taken and refused."""
         lag, sent, dropped = dict[str, float](), dict[str, float](), dict[str, float]()
         kinds: list[str] = []
         for kind, mark in self._marks:

@@ -305,8 +305,8 @@ def test_threads_with_the_same_stack_form_one_group() -> None:
 
 def test_unusual_groups_come_first_then_the_largest() -> None:
     threads = [thread(f"f{tid % 4}", *["g"] * (tid % 4), tid=tid) for tid in range(1, 12)]
-    idle, stuck = Wait("events", "", idle=True), Wait("mutex", "")
-    waits = {tid: (stuck if tid % 4 == 2 else idle) for tid in range(1, 12)}
+    usual, stuck = Wait("events", "", is_usual=True), Wait("mutex", "")
+    waits = {tid: (stuck if tid % 4 == 2 else usual) for tid in range(1, 12)}
     order = [group[0].tid for group in sort_groups(group_threads(threads), waits, (7,))]
     assert order == [3, 2, 1, 4]
 

@@ -105,8 +105,8 @@ def test_a_program_without_go_has_no_table():
 @pytest.mark.parametrize(
     ("offset", "value", "message"),
     [
-        (8, 1 << 40, "its parts do not fit"),  # number of functions
-        (32, 1 << 40, "its parts do not fit"),  # offset of the names
+        (8, 1 << 40, "the parts do not fit"),  # number of functions
+        (32, 1 << 40, "the parts do not fit"),  # offset of the names
         (6, 0, "no header"),  # smallest size of an instruction
     ],
 )
@@ -125,7 +125,7 @@ def test_a_table_to_which_no_moduledata_refers_is_refused():
     for segment in (s for s in image.segments if s.type == PT_LOAD and s.flags & PF_W):
         end = segment.offset + segment.filesz
         data[segment.offset : end] = data[segment.offset : end].replace(vaddr, bytes(8))
-    with pytest.raises(FormatError, match="no moduledata refers to it"):
+    with pytest.raises(FormatError, match="no moduledata refers to the table"):
         find_table(ElfImage(bytes(data), "busy"))
 
 

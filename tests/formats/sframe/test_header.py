@@ -67,9 +67,9 @@ DAMAGED_HEADERS = {
     "too many FDEs": (section(3, INTACT, num_fdes=0xFFFFFFFF), 8, "4294967295 FDEs"),
     "as many FDEs as an offset can reach": (
         section(3, INTACT, num_fdes=0x0FFFFFFF, freoff=0xFFFFFFF0), 16, "claims"),
-    "FREs past the end": (section(3, INTACT, fre_len=100), 16, "claims 144 bytes of the 52"),
+    "FREs past the end": (section(3, INTACT, fre_len=100), 16, "claims 144 bytes, but has 52"),
     "FREs that wrap": (section(3, INTACT, fre_len=0xFFFFFFFF), 16, "claims"),
-    "cut short": (section(3, INTACT)[:-1], 16, "claims 52 bytes of the 51"),
+    "cut short": (section(3, INTACT)[:-1], 16, "claims 52 bytes, but has 51"),
 }  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def test_01_data_without_a_header_is_refused():
 def test_01_truncated_section_is_refused():
     good = section(3, [GOOD, NEXT])
     for length in range(HEADER_SIZE, len(good)):
-        assert f"claims {len(good)} bytes of the {length}" in refusal_of(good[:length])
+        assert f"claims {len(good)} bytes, but has {length}" in refusal_of(good[:length])
 
 
 def test_01_section_without_bytes_in_the_file_gives_no_table():

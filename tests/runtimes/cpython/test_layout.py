@@ -61,7 +61,7 @@ def test_old_versions_have_fixed_offsets():
         (0x030F00B4, table(15, 0x030F00B4), "Python 3.15.0 is a pre-release"),
         (0x030D00F0, b"", "Python 3.13.0: its table of offsets is missing"),
         (0x030D00F0, table(13, 0)[:-1], "is missing"),
-        (0x030D00F0, table(13, 0, interpreters=640), "is not that of the release"),
+        (0x030D00F0, table(13, 0, interpreters=640), "does not fit the release"),
         (0x030E00F0, table(13, 0), "is missing"),
         (0x030E00F0, table(14, 0, thread_next=1 << 40), "is damaged"),
         (0x030E00F0, table(14, 0, owner=80), "is damaged"),

@@ -102,7 +102,7 @@ def test_health_ends_when_no_slice_is_closed_in_time(clock: SimpleNamespace) -> 
     clock.s += 140
     assert door.why_unhealthy() == ""
     clock.s += 1
-    assert door.why_unhealthy() == "no slice was closed for 141 s: the loop does not go on"
+    assert door.why_unhealthy() == "no slice was closed for 141 s: the loop hangs"
     door.failed("no such process: bank")
     assert door.why_unhealthy() == "no slice was closed for 141 s: no such process: bank"
     door.closed(stats(1, 0))

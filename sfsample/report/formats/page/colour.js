@@ -1,11 +1,11 @@
 // Chooses the colours, and writes the legend that explains them.
 //
-// Each module has a colour, or each function if no module is known, or each owner of Python or Go code, each cause of
-// a wait, each way in which frames were found, each direction of a change.  A module's hue comes from its name
-// and is the same in every graph; where two hues would look alike, the module with less weight takes a free one.
+// A colour stands for a module, a function, an owner of Python or Go code, a cause of a wait, a stepper that found
+// frames, or a direction of a change.  A module's hue comes from its name, so it is the same in every graph.  If
+// two hues would look alike, the module with less weight gets a free hue.
 
-const HUES = 16; // how many there are
-const HUE_STEP = 5; // from a hue that is taken to the one that is tried next
+const HUES = 16; // number of hues
+const HUE_STEP = 5; // distance from a hue that is taken to the next hue to try
 const PALE = 0.3; // saturation of a change that may be noise
 const MAX_LEGEND_LINES = 8;
 const FOUND_HUES = { context: 210, sframe: 135, eh_frame: 45, debug_frame: 60, signal_frame: 280, start: 180,
@@ -16,13 +16,13 @@ const WAIT_HUES = { lock: 0, gil: 330, condition: 30, network: 210, pipe: 180, d
 const OWNER_HUES = { mine: 25, packages: 210, "standard library": 135, "Go runtime": 60, "native code": 280 };
 const PACKAGES = /\/(site|dist)-packages\//, LIBRARY = /^<frozen |\/lib(64)?\/python3(\.\d+t?|\d+\.zip)\//;
 
-// The owner of a Go function, by its name: first the runtime with code that the compiler makes, then modules (the first
-// part of their path has a dot), then packages of the standard library (the first parts of their paths).
+// The name of a Go function says who owns it.  GO_RUNTIME: the runtime, and code that the compiler makes.
+// GO_PACKAGES: the first part of the path has a dot.  GO_LIBRARY: a package of the standard library.
 const GO_RUNTIME = /^(runtime|internal\/(runtime|abi|bytealg|cpu)|type:|go:|crosscall2|cgocallback|gosave_|_rt0_)/;
 const GO_PACKAGES = /^[^/]+\.[^/]*\//;
 const GO_LIBRARY = /^(archive|bufio|bytes|cmp|compress|container|context|crypto|database|debug|embed|encoding|errors|expvar|flag|fmt|go|hash|html|image|index|internal|io|iter|log|maps|math|mime|net|os|path|plugin|reflect|regexp|slices|sort|strconv|strings|structs|sync|syscall|testing|text|time|unicode|unique|vendor|weak)[./]/;
 
-// What the colours can stand for; the first one is that of a new page.
+// Return the things that colours can stand for; a new page shows the first.
 function coloursOf(profile) {
   const { diff, modules, frames } = profile.data, hasModules = modules.some(Boolean);
   return [["change", diff], ["owner", frames.text.some((_, frame) => profile.pythonFile(frame) || profile.goFunction(frame))],
@@ -72,7 +72,7 @@ class Colours {
     this.most = how === "change" ? Math.max(this.profile.totalNew[0], this.profile.totalBase[0]) || 1 : 0;
   }
 
-  // Return what the colour of a function stands for.
+  // Return the thing that a function's colour stands for: its module, its owner, ...
   meaning(frame) {
     if (this.how === "found") return this.profile.found(frame);
     if (this.how === "wait") return this.profile.data.frames.wait[frame];
@@ -110,8 +110,8 @@ class Colours {
     return `hsl(${change > 0 ? 8 : 215}, ${Math.round(85 * size)}%, ${this.lightness})`;
   }
 
-  // Return [meaning, weight] pairs.  A module, function or owner has the weight of its own code; a way of finding frames has the
-  // weight of all frames that were found so (the root of a stack is no frame, so it has no way).
+  // Return [meaning, weight] pairs.  A module, function or owner has its self weight.  A stepper has the total
+  // weight of the frames that it found; the root of a stack is no frame.
   shares() {
     const { self, total } = this.profile, meaning = (frame) => this.meaning(frame);
     if (this.how === "found") return this.profile.shares(meaning, total).filter(([way]) => way);
@@ -120,7 +120,7 @@ class Colours {
     return this.profile.shares(meaning, self, sums);
   }
 
-  // Return the weight of each cause of a wait, and of the rest.  A wait below another one is the holder's.
+  // Return the weight of each cause of a wait, and of "": no wait.  A wait inside a wait is the holder's.
   waitShares() {
     const { parent, frames, total } = this.profile, sums = new Map([["", total[0]]]), inside = [false];
     for (let n = 1; n < parent.length; n++) {
@@ -131,7 +131,7 @@ class Colours {
     return [...sums].filter(([, weight]) => weight).sort((a, b) => b[1] - a[1]);
   }
 
-  // Return [colour, text, word to search for] of each line of the legend.
+  // Return [colour, text, word to search for] for each line of the legend.
   legend() {
     if (this.how === "change") {
       return [[this.ofDirection(1, 1), "grew"], [this.ofDirection(-1, 1), "shrank"],

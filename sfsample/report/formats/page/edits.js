@@ -1,20 +1,20 @@
-// What the user takes out of the picture: which stacks are left out, and which nodes are not shown.
+// Applies the user's edits: decides which stacks are left out, and which nodes are not shown.
 //
-// The tree itself stays as it is.  The time of a node that is not shown belongs to the nearest node above it
-// that is, and trees.js attaches its children there.
+// The tree of the profile does not change.  If a node is not shown, its time and its children (trees.js) belong
+// to the nearest shown node above it.
 
 const NO_EDITS = { focus: [], drop: [], merge: [], hide: [], recursion: false };
 const EDITS = ["focus", "drop", "merge", "hide"]; // the lists of functions
-const MARK = /^\[truncated: \w+\]$/; // the label after the root of a stack that is not whole
+const MARK = /^\[truncated: \w+\]$/; // the label after the root of a truncated stack
 
-// Return `shown` (of each node: itself, or the node that it counts for) and `left` (1: stacks that end at
-// the node are left out).
+// Return `shown` (for each node: the node itself, or the node that gets its time) and `left` (1: stacks that
+// end at the node are left out).
 //
-// focus: only stacks with the function, cut at its outermost call; of several functions each is cut out of
-//        what the ones before it left.  The root (process or thread) stays, as in `convert --focus`.
-// drop:  no stack with the function.
-// merge: what the function calls is its own time.
-// hide:  the function is left out, and its time is its caller's.
+// focus: only stacks with the function, cut at its outermost call.  A second function cuts the remaining
+//        stacks again.  The root (process or thread) stays, as in `convert --focus`.
+// drop:  only stacks without the function.
+// merge: the time of its callees becomes the function's own time.
+// hide:  the function is not shown; its time becomes its caller's time.
 // recursion: a function that calls itself directly is one box.
 function applyEdits(profile, edits) {
   const { parent, frames, data } = profile, count = parent.length;
@@ -28,7 +28,7 @@ function applyEdits(profile, edits) {
   };
   const dropped = isIn(drop), merged = isIn(merge), hidden = isIn(hide);
   const dead = new Uint8Array(count), inside = new Uint8Array(count);
-  const level = new Uint16Array(count); // how many functions of `focus` are above
+  const level = new Uint16Array(count); // number of functions of `focus` above the node
   left[0] = focus.length ? 1 : 0;
   for (let n = 1; n < count; n++) {
     const above = parent[n], frame = frames[n], holder = shown[above];
@@ -45,7 +45,7 @@ function applyEdits(profile, edits) {
   return { shown, left };
 }
 
-// Whether a node is the process or thread of a stack, or the mark of a stack that is not whole.
+// Return true if a node is the process or thread of a stack, or the mark of a truncated stack.
 function isRoot({ parent, frames, data }, node) {
   if (parent[node] === 0) return true;
   const { text, module } = data.frames, frame = frames[node];
@@ -58,5 +58,5 @@ function withEdit(edits, list, frame) {
   return { [list]: old.includes(frame) ? old.filter((other) => other !== frame) : [...old, frame] };
 }
 
-// Whether anything is left out, merged or hidden.
+// Return true if there is any edit.
 function isEdited(edits) { return edits.recursion || EDITS.some((list) => edits[list].length > 0); }

@@ -16,15 +16,15 @@ class Flame {
     scroller.addEventListener("scroll", () => this.draw());
   }
 
-  // view: {trees: [{root, zoom, upward}], flipped, hits, colour(node), selected}.  All trees have one box as
-  // their root; in an upward tree the children are above it.
+  // view: {trees: [{root, zoom, upward}], flipped, hits, colour(node), selected}.  The roots of all trees are in
+  // the same place; in an upward tree, children are above their parents.
   show(view) {
     this.view = view;
-    this.canvas.style.height = "0"; // as it was drawn before, it may need a scroll bar that is not needed now
+    this.canvas.style.height = "0"; // the old height may need a scroll bar that the new height does not need
     do {
       this.width = this.scroller.clientWidth;
       this.boxes = [];
-      this.first = this.last = 0; // row of the outermost and of the innermost box; that of the root is 0
+      this.first = this.last = 0; // row of the outermost and of the innermost box; the root is in row 0
       for (const tree of view.trees) this.layOut(tree);
       this.rows = this.last - this.first + 1;
       this.space.style.height = `${this.rows * ROW}px`;
@@ -77,7 +77,7 @@ class Flame {
   draw() {
     if (!this.view) return;
     const { canvas, scroller, width } = this;
-    const height = scroller.clientHeight, { scrollTop } = scroller; // asking for each box takes long
+    const height = scroller.clientHeight, { scrollTop } = scroller; // read once: reading them for each box is slow
     const ratio = window.devicePixelRatio || 1;
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
@@ -127,7 +127,7 @@ class Flame {
     const edge = this.canvas.getBoundingClientRect();
     const x = clientX - edge.left, y = clientY - edge.top + this.scroller.scrollTop;
     const height = this.scroller.clientHeight;
-    return this.boxes.findLast((box) => { // of the two roots of the sandwich the one that zooms out
+    return this.boxes.findLast((box) => { // the last one: of two roots at the same place, it zooms out
       const top = this.top(box, height);
       return box.node && y >= top && y < top + ROW && x >= box.left && x < box.left + box.width;
     });
@@ -135,7 +135,7 @@ class Flame {
 
   boxOf(node) { return this.boxes.find((box) => box.node === node); }
 
-  // Scroll until a node is visible, or in the middle.
+  // Scroll until a node is visible; `centred`: until it is in the middle.
   reveal(node, centred) {
     const box = this.boxOf(node);
     if (!box) return;

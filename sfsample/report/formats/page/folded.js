@@ -1,12 +1,12 @@
 // Saves the stacks that are shown as `-f folded` writes them: `process;frame;...;frame samples`.
 //
-// The root and the mark of a stack that is not whole stay, also where they are hidden: a reader takes the
-// first frame of a line for the process.
+// The root and the mark of a truncated stack are written even if they are hidden: a reader takes the first
+// frame of a line for the process.
 
 function foldedText(profile) {
   const { parent, frames, ends, left, thread: chosen, data } = profile;
   const { thread } = data.stacks, [samples] = profile.columns;
-  const lines = new Map(), texts = new Map(); // texts: of the nodes that a stack ends at
+  const lines = new Map(), texts = new Map(); // texts: last node of a stack -> its text
   const textOf = (end) => {
     const names = [];
     for (let n = end; n > 0; n = parent[n]) {

@@ -1,7 +1,7 @@
 // Numbers and names as text.
 
-// A weight: time, samples, or the share of a difference.
 const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
+// Return a weight as text: a time, a number of samples, or the share of a difference.
 function amount(value, data, weight) {
   if (data.unit) return `${value.toFixed(2)} ${data.unit}`;
   if (data.weights[weight].endsWith("_ns")) {
@@ -21,7 +21,7 @@ function fileName(path) { return path.slice(path.lastIndexOf("/") + 1); }
 // Return a name in at most `room` letters: without its arguments, then without its namespaces, then cut.
 function shortName(name, room) {
   if (name.length <= room) return name;
-  let depth = 0, scope = 0, stop = name.length; // of the last part: where it and its arguments begin
+  let depth = 0, scope = 0, stop = name.length; // scope, stop: begin of the last part, and of its arguments
   for (let at = 0; at < name.length; at++) {
     const letter = name[at];
     const isReceiver = name[at - 1] === "."; // of a Go method: net/http.(*Client).Get

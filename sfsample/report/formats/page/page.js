@@ -1,4 +1,4 @@
-// The user's actions, and what they change.
+// Handles the user's actions, and draws the page.
 //
 // Each action changes the state (state.js) and thereby the URL; `show` draws the page from the state alone.
 
@@ -10,8 +10,8 @@ const table = new FunctionTable(byId("table"), byId("more"), chooseRow, (order) 
 const steps = new Steps(profile, show);
 const { words } = steps;
 const timeLine = data.slices && new TimeLine(byId("time"), data, selectTime);
-// What `show` has derived: the trees and where each is zoomed to, the selected box, what the search found;
-// and from which part of the state, as text, so that only what has changed is derived again.
+// Results of `show`: the trees with their zoom, the selected box, the hits of the search.  The last four keys
+// are the parts of the state, as text, from which `show` derived them: it derives only changed parts again.
 const now = { trees: [], selected: null, found: null, mistake: "",
   choice: choiceOf(steps.start), treesOf: "", foundIn: "", colouredFor: "" };
 
@@ -26,7 +26,7 @@ function show() {
   if (isNew) now.trees = makeTrees(state);
   for (const tree of now.trees) tree.zoom = boxAt(state.zoom, tree);
   const boxes = now.trees.map((tree) => boxAt(state.at, tree));
-  now.selected = boxes.findLast((node) => node.up) || boxes.at(-1); // of two roots the lower one
+  now.selected = boxes.findLast((node) => node.up) || boxes.at(-1); // the lower one, if both are roots
   if (changed("foundIn", choice + JSON.stringify([state.search, state.row]))) search(state);
   if (changed("colouredFor", choice + state.colour + document.documentElement.dataset.theme)) {
     chooseColours(state.colour);
@@ -37,7 +37,7 @@ function show() {
   if (isNew) flame.reveal(now.selected, true);
 }
 
-// What the sums depend on.
+// Return the part of the state that the sums depend on, as text.
 function choiceOf({ thread, weight, from, to, focus, drop, merge, hide, recursion }) {
   return JSON.stringify([thread, weight, from, to, focus, drop, merge, hide, recursion]);
 }
@@ -54,7 +54,7 @@ function makeTrees({ view, of }) {
   return [{ root: CallerNode.of(profile, of), upward: true }, { root: CalleeNode.of(profile, of) }];
 }
 
-// Return the box of a path in a tree: the root, where the path is one of the other tree.
+// Return the box of a path in a tree; the root, if the path belongs to the other tree.
 function boxAt(path, { root, upward }) {
   return path.startsWith(UPWARD) === Boolean(upward) ? words.nodeAt(root, path) : root;
 }
@@ -71,7 +71,7 @@ function search({ search: typed, row }) {
   now.found = null;
   now.mistake = "";
   try {
-    const isRow = row >= 0 && typed === quoted(row); // not others of its name in other modules
+    const isRow = row >= 0 && typed === quoted(row); // only this function, not its namesakes in other modules
     if (word) now.found = profile.search(isRow ? (frame) => frame === row : profile.matcher(word));
   } catch (error) {
     now.mistake = `not a regular expression: ${error.message}`;
@@ -129,7 +129,7 @@ function quoted(frame) { return `"${profile.name(frame)}"`; }
 
 function chooseRow(frame) { steps.go({ row: frame, search: quoted(frame) }); }
 
-// The changes that undo the choice of a row, whose function is found no longer or fills the page.
+// Return the changes that undo the choice of a row, because its function disappears or fills the page.
 function withoutRow() { return steps.state.row >= 0 ? { row: -1, search: "" } : {}; }
 
 function zoomTo(node) {
@@ -142,15 +142,15 @@ function setView(view) {
   steps.go({ view: steps.state.view === view ? "flame" : view, of: -1, zoom: "", at: "" });
 }
 
-// Show the callers and the callees of the chosen function; the function that is shown: go back.
+// Show the callers and the callees of the chosen function; if they are shown already, go back.
 function sandwich() {
   const of = chosenFrame(), { state } = steps;
   if (of < 0 || (state.view === "sandwich" && state.of === of)) return setView("flame");
-  const table = state.table && innerWidth > 700; // there it would cover the graph
+  const table = state.table && innerWidth > 700; // on a narrower screen, the table would cover the graph
   steps.go({ view: "sandwich", of, zoom: "", at: "", table, ...withoutRow() });
 }
 
-// Focus on, drop, merge or hide the chosen function, or take that back; what has no boxes then is left.
+// Focus on, drop, merge or hide the chosen function, or take this back; leave a view that would be empty.
 function edit(list) {
   const { state } = steps, frame = chosenFrame();
   if (frame < 0) return;
@@ -159,7 +159,7 @@ function edit(list) {
   steps.go({ ...withEdit(state, list, frame), ...withoutRow(), ...whole });
 }
 
-// `done`: the user has let go; until then the URL stays as it is, as browsers refuse changes that are too many.
+// `done`: the user has let go.  Until then the URL does not change, because browsers refuse too many changes.
 function selectTime(from, to, done) {
   if (done) return steps.go({ from, to });
   Object.assign(steps.state, { from, to });
@@ -170,7 +170,7 @@ function toggle(flag) { steps.go({ [flag]: !steps.state[flag] }); }
 
 function reset() { steps.go({ ...steps.start }); }
 
-// Leave the first of these that there is: the keys, the search, the zoom, the view, the selected time.
+// Leave the first of these that is active: the keys, the search, the zoom, the view, the selected time.
 function leave() {
   if (!byId("keys").hidden) return showKeys();
   const { state, start } = steps, parts = [["search", "row"], ["zoom", "at"], ["view", "of"], ["from", "to"]];
@@ -188,7 +188,7 @@ function heaviestChild(node) {
   return shown.reduce((a, b) => (b.total > a.total ? b : a), node.children()[0]) || node;
 }
 
-// Return the node above or below; from the root of the sandwich that is one of either tree.
+// Return the node above or below; from a root of the sandwich, it may be in the other tree.
 function inDirection(node, upward) {
   const tree = treeOf(node);
   if (node.up) return Boolean(tree.upward) === upward ? heaviestChild(node) : node.up;

@@ -1,4 +1,4 @@
-// The profile as data: its tree, sums and shares.  It does not use the page.
+// Holds the profile: its tree, sums and shares.  This code does not use the page.
 //
 // The data is the object that report/formats/html.py writes: columns by path and by function.  Paths are
 // sorted, so a node's first child is the next node, and its subtree ends where its next sibling begins.
@@ -6,14 +6,14 @@
 class ProfileData {
   constructor(data) {
     this.data = data;
-    this.base = data.diff ? 1 : -1; // of a difference: the weight column of the report before
+    this.base = data.diff ? 1 : -1; // column of the weight "before" in a difference; -1: no difference
     this.unpack(data.paths);
     this.choose({ thread: -1, weight: 0, from: -1, to: -1, ...NO_EDITS });
     this.all = this.data.weights.map((_, weight) => this.sum(weight));
   }
 
-  // Fill `parent`, `end` (the node after the subtree) and `frames` (the function) of each node, 0 being the
-  // root; and `ends`, the last node of each path.
+  // Fill for each node `parent`, `end` (the node after its subtree) and `frames` (its function); node 0 is the
+  // root.  Fill `ends`, the last node of each path.
   unpack({ shared, more, letters }) {
     const count = more.reduce((sum, n) => sum + n, 1), read = numberReader(letters);
     const parent = this.parent = new Int32Array(count), end = this.end = new Int32Array(count).fill(count);
@@ -32,8 +32,8 @@ class ProfileData {
     }
   }
 
-  // Sum up one weight of one thread (-1: of all threads) in a time (timeline.js), with what the user focused
-  // on, dropped, merged and hid (edits.js).
+  // Sum up one weight of one thread (-1: of all threads) in the selected time (timeline.js), after the user's
+  // edits (edits.js).
   choose(choice) {
     this.thread = choice.thread;
     this.columns = columnsOf(this.data, choice);
@@ -50,7 +50,7 @@ class ProfileData {
 
   sum(weight) { return this.data.stacks.weights[weight].reduce((sum, n) => sum + n, 0) * this.scale(weight); }
 
-  // Return the self and the total weight of each node; those of a node that is not shown are 0.
+  // Return the self and the total weight of each node; both are 0 if the node is not shown.
   sums(weight) {
     const { parent, ends, thread: chosen, shown, left } = this;
     const { thread } = this.data.stacks, weights = this.columns[weight];
@@ -75,7 +75,7 @@ class ProfileData {
   name(frame) { return frame < 0 ? "all" : this.data.frames.text[frame]; }
   module(frame) { return frame < 0 ? "" : this.data.modules[this.data.frames.module[frame]] || ""; }
 
-  // Return the short name of a module; of a Python function: its file from the entry of sys.path on.
+  // Return the short name of a module; for a Python function, its file relative to the entry of sys.path.
   file(frame) { return this.pythonFile(frame) || fileName(this.module(frame)); }
 
   pythonFile(frame) {
@@ -98,7 +98,7 @@ class ProfileData {
   caller(node) { return this.shown[this.parent[node]]; }
   change(node) { return this.base < 0 ? 0 : this.totalNew[node] - this.totalBase[node]; }
 
-  // Return the shown nodes of a function that no other node of it is above: recursion counts once.
+  // Return the outermost shown nodes of a function; recursion counts once.
   outermost(frame) {
     const { frames, end, total } = this, nodes = [];
     for (let n = 1; n < frames.length;) {
@@ -110,8 +110,8 @@ class ProfileData {
     return nodes;
   }
 
-  // Return a function that says whether a function matches what was typed: a part of its name or module,
-  // "its name", or /a regular expression/ of either.  Throws SyntaxError.
+  // Return a test of functions for the typed text: a part of a name or module, "a whole name", or
+  // /a regular expression/ for names and modules.  Throws SyntaxError.
   matcher(typed) {
     const [, exact] = /^"(.*)"$/.exec(typed) || [], [, source, flags] = /^\/(.+)\/(i?)$/.exec(typed) || [];
     if (exact !== undefined) return (frame) => this.name(frame) === exact;
@@ -120,7 +120,7 @@ class ProfileData {
     return (frame) => has(this.name(frame)) || has(this.module(frame));
   }
 
-  // Return which functions match, and the weight of all stacks that have one of them.
+  // Return `hits` (true for each function that matches), and the weight of all stacks that have a hit.
   search(matches) {
     const hits = this.data.frames.text.map((_, frame) => matches(frame));
     const inside = new Uint8Array(this.parent.length);

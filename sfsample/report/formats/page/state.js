@@ -1,8 +1,8 @@
 // The state of the page, as an object and as the part of the URL after `#`.
 //
-// A function in the URL is a word of five letters that is made from its name and module; a box is the words
-// of the functions above it and its own.  So a link is short, and holds for another page of the same program
-// as far as that has the same functions.  What the URL has wrong or unknown is left out.
+// In the URL, a function is a word of five letters, made from its name and module.  A box is the words of its
+// path: the functions above it, then its own.  So a link is short, and works on another page of the same
+// program if that page has the functions.  Wrong or unknown parts of the URL are ignored.
 
 const WORD = 5; // letters for a function
 const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -10,8 +10,8 @@ const VIEWS = ["flame", "callers", "sandwich"];
 const ORDERS = ["self", "total", "change", "name"];
 const UPWARD = "."; // begins the path of a box among the callers of the sandwich
 
-// view: one of VIEWS; `of` is the function of the sandwich.  zoom, at: paths of boxes, the one that is as
-// wide as the page and the one that is selected.  from, to: the selected time, in seconds since the epoch.  row: the function that was chosen in the table, or -1.
+// view: one of VIEWS.  of: the function of the sandwich.  zoom: the path of the box that is as wide as the page.
+// at: the path of the selected box.  from, to: the selected time, in seconds since the epoch.  row: the function that is chosen in the table, or -1.
 function startState(profile) {
   const { data } = profile;
   return { view: "flame", of: -1, zoom: "", at: "", row: -1, search: "", thread: -1, weight: data.widest || 0,
@@ -20,7 +20,7 @@ function startState(profile) {
     flipped: false, ...NO_EDITS };
 }
 
-// Gives functions their words, and finds them again.
+// Turns functions into words, and words into functions.
 class Words {
   constructor(profile) {
     this.profile = profile;
@@ -35,7 +35,7 @@ class Words {
     return this.known.get(frame);
   }
 
-  // Return the functions of words, without those that there are none of.
+  // Return the functions of words; words without a function are skipped.
   frames(words) {
     if (!words) return [];
     this.numbers ||= new Map(this.profile.data.frames.text.map((_, frame) => [this.of(frame), frame]));
@@ -49,7 +49,7 @@ class Words {
     return words.join("");
   }
 
-  // Return the node of a path; a part of it that there is no node for is left out.
+  // Return the node of a path; words without a node are skipped.
   nodeAt(root, path) {
     return splitWords(path).reduce(
       (node, word) => node.children().find((kid) => this.of(kid.frame) === word) || node, root);
@@ -58,7 +58,7 @@ class Words {
 
 function splitWords(words) { return words.match(/[\w-]{5}/g) || []; }
 
-// FNV-1a, of which 30 bits are written.
+// Return 30 bits of the FNV-1a hash, as letters.
 function wordOf(text) {
   let hash = 0x811c9dc5;
   for (let at = 0; at < text.length; at++) hash = Math.imul(hash ^ text.charCodeAt(at), 0x01000193);
@@ -113,7 +113,7 @@ class Steps {
 
   read() { this.state = hashToState(location.hash, this.start, this.words, this.data); }
 
-  // Change the state.  Steps of one `kind` that follow each other, such as typing, are one step back.
+  // Change the state.  Successive steps of the same `kind`, such as typing, are one step for Back.
   go(changes, kind = "") {
     const replaces = kind && kind === this.kind;
     this.kind = kind;
@@ -124,7 +124,7 @@ class Steps {
     this.show();
   }
 
-  // Browsers refuse that in some frames, and where it happens too often: then the URL stays as it is.
+  // Browsers refuse this in some frames, and if it happens too often; then the URL does not change.
   write(url, replaces) {
     try {
       history[replaces ? "replaceState" : "pushState"](null, "", url);

@@ -15,7 +15,7 @@ class FunctionTable {
     this.sort = sort;
   }
 
-  // `whole`: what the shares are shares of.
+  // `whole`: the words for 100 %.
   show(profile, hits, order, chosen, whole) {
     this.profile = profile;
     this.caption.textContent = `shares of ${whole}`;

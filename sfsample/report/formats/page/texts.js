@@ -1,4 +1,4 @@
-// What the page says in words: the header, what was left out, the selected function, the keys.
+// Writes the texts of the page: the header, the selected function, the edits, the box under the pointer.
 //
 // Every text is put there with textContent or append, so that the browser never reads a name as HTML.
 
@@ -14,7 +14,7 @@ function element(kind, text, properties = {}) {
 
 // -- times, by the clocks of the machine that wrote the page
 
-let zone = {}; // of toLocaleString; {}: the reader's zone
+let zone = {}; // options of toLocaleString; {}: the reader's zone
 
 function setZone(timeZone) {
   try {
@@ -25,7 +25,7 @@ function setZone(timeZone) {
 
 function timeText(seconds) { return new Date(seconds * 1000).toLocaleString("sv", zone); }
 
-// Return by how many seconds local clocks are ahead of UTC.
+// Return the number of seconds by which local clocks are ahead of UTC.
 function aheadOfUtc(seconds) { return Date.parse(`${timeText(seconds).replace(" ", "T")}Z`) / 1000 - Math.floor(seconds); }
 
 // -- the header
@@ -47,7 +47,7 @@ function showHeader(data) {
 
 // -- weights and shares
 
-// Whether shares are shares of a part of the stacks.
+// Return true if the user has chosen a part of the stacks.
 function isNarrowed(state) { return state.thread >= 0 || state.from >= 0 || state.focus.length + state.drop.length > 0; }
 
 function wholeText(profile, state) {
@@ -56,7 +56,7 @@ function wholeText(profile, state) {
   return isNarrowed(state) ? `the chosen ${text}, ${percent(whole, all)} of all` : `all ${text}`;
 }
 
-// `shown`: the box that is as wide as the page; `self`: whether to state the node's own time.
+// `shown`: the box that is as wide as the page, or null; `self`: true to add the node's own time.
 function weightText(node, state, shown, self) {
   const { profile } = node, whole = profile.total[0];
   const show = (value) => amount(value, profile.data, profile.weight);
@@ -75,9 +75,9 @@ function originText(node) {
   return parts.filter(Boolean).join(", ");
 }
 
-// -- what is left out
+// -- the edits
 
-// Show which part of the stacks this is, and a button for each change, which takes it back: `undo(changes)`.
+// Show how large the chosen part is, and a button for each edit; the button takes it back: `undo(changes)`.
 function showEdits(profile, state, undo) {
   const buttons = EDITS.flatMap((list) => state[list].map((frame) =>
     [`${EDIT_NAMES[list]}: ${profile.name(frame)}`, withEdit(state, list, frame)]));

@@ -1,13 +1,13 @@
-// The time line: a bar for each slice of time, the gaps between them, and the time that is selected.
+// Draws the time line: a bar for each slice of time, the gaps between slices, and the selected time.
 //
-// report/formats/html_time_line.py writes the slices: numbers of rows and weights as letters.  Only those of the
-// selected slices are read, and only when the selection changes.
+// report/formats/html_time_line.py writes the slices: numbers of rows and weights as letters.  The page reads
+// only the selected slices, and only when the selection changes.
 
-const LINE_HEIGHT = 64, AXIS_HEIGHT = 15, STRIP = 3; // pixels; the strip shows what samples do not cover
+const LINE_HEIGHT = 64, AXIS_HEIGHT = 15, STRIP = 3; // pixels; the strip shows the CPU time without samples
 const MIN_TICK = 90; // pixels between two labels of the axis
 const TICKS = [1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 604800, 2592000]; // s
 
-// Return the numbers of the slices that have their middle in the time of the state; all, if there is none.
+// Return the numbers of the slices whose middle lies in the selected time; all, if no time is selected.
 function slicesIn({ begin, end }, { from, to }) {
   const numbers = [...begin.keys()];
   return from < 0 ? numbers : numbers.filter((at) => {
@@ -16,7 +16,7 @@ function slicesIn({ begin, end }, { from, to }) {
   });
 }
 
-// Return the weights of each row: sums of the slices that are selected.
+// Return the weights of each row: sums over the selected slices.
 function columnsOf({ slices, stacks, weights }, state) {
   if (!slices || state.from < 0) return stacks.weights;
   const sums = weights.map(() => new Float64Array(stacks.thread.length));
@@ -40,7 +40,7 @@ function spanText(from, to) {
 }
 
 class TimeLine {
-  // `select(from, to, done)` is called while the user drags, and once when that is done.
+  // `select(from, to, done)` is called while the user drags, and once at the end.
   constructor(canvas, data, select) {
     const { begin, end, gaps } = this.slices = data.slices;
     this.canvas = canvas;
@@ -99,7 +99,7 @@ class TimeLine {
     this.select(Math.round(begin[low]), Math.round(end[high]), done);
   }
 
-  // Move the selection by one slice, or its end.
+  // Move the selection by one slice; `extends_`: move only its end.
   move(state, step, extends_) {
     const chosen = slicesIn(this.slices, state), count = this.slices.begin.length;
     const inside = (at) => Math.max(0, Math.min(count - 1, at));
@@ -123,7 +123,7 @@ class TimeLine {
     return [timeText(seconds), "no slices"];
   }
 
-  // Return the CPU time in each second of the slice, and when that is, where one is selected that knows it.
+  // Return [CPU time in ms, time of day] of each second, if one slice is selected and has these numbers.
   secondsOf(state) {
     const [one, ...more] = slicesIn(this.slices, state);
     const known = (state.from >= 0 && !more.length && this.slices.cpu_ms[one]) || [];
@@ -202,10 +202,10 @@ class TimeLine {
     pen.fillRect(0, bottom, width, 1);
   }
 
-  // Return what the time line shows, in words.
+  // Describe the time line in words.
   text(state) {
     const { begin, together } = this.slices, chosen = slicesIn(this.slices, state).length;
-    const bars = together > 1 ? `, each of ${together} slices, as more would not fit into the page` : "";
+    const bars = together > 1 ? `, each of ${together} slices, as more bars would not fit into the page` : "";
     const gaps = this.gaps.length ? `; ${this.gaps.length} gap${this.gaps.length > 1 ? "s" : ""}` : "";
     const all = `${begin.length.toLocaleString("en")} bar${begin.length > 1 ? "s" : ""}${bars}${gaps}`;
     const known = this.secondsOf(state), [ms, when] = known.reduce((a, b) => (b[0] > a[0] ? b : a), [0, ""]);

@@ -2,8 +2,8 @@
 //
 // Objects are made when they are first used, so that a profile of any size shows at once.
 
-// Functions and what they call.  `nodes`: the nodes of the profile that are this box; where a function
-// between them is not shown, there are several.
+// A function and its callees.  `nodes`: the nodes of the profile in this box.  There are several if a
+// function above them is not shown.
 class CalleeNode {
   constructor(profile, frame, up) {
     this.profile = profile;
@@ -19,7 +19,7 @@ class CalleeNode {
     return root;
   }
 
-  // The root of a function and all that it calls, from wherever it is called.
+  // The tree of a function and its callees; the function may have several callers.
   static of(profile, frame) {
     const root = new CalleeNode(profile, frame, null);
     profile.outermost(frame).forEach((node) => root.add(node));
@@ -50,8 +50,8 @@ class CalleeNode {
   }
 }
 
-// Functions and their callers: the children of a function are its callers.  `ends` has [node, weight, change]
-// for each stack that passes through here; `node` is the node of the profile that it is at.
+// A function and its callers, which are its children.  `ends` has [node, weight, change] for each stack that
+// passes through here; `node`: the profile's node of the next caller, 0 if there is none.
 class CallerNode {
   constructor(profile, frame, up) {
     this.profile = profile;
@@ -61,7 +61,7 @@ class CallerNode {
     this.ends = [];
   }
 
-  // The root of all functions that have time of their own.
+  // The root of all functions that have self time.
   static root(profile) {
     const root = new CallerNode(profile, -1, null);
     for (let n = 1; n < profile.parent.length; n++) {
@@ -71,7 +71,7 @@ class CallerNode {
     return root;
   }
 
-  // The root of one function, with all that it calls.
+  // The root of one function; its weight includes its callees.
   static of(profile, frame) {
     const root = new CallerNode(profile, frame, null);
     for (const n of profile.outermost(frame)) {

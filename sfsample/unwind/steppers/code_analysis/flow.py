@@ -1,8 +1,8 @@
 """Follows x86-64 code from an instruction on, and computes its effects on registers and the stack.
 
-Values are symbolic: each is an expression of the registers at the start of the search, or None (unknown).
-Writes through other pointers are assumed not to change the words that the code has saved on its stack.  Code
-is read only through the function `read`.
+A value is a symbolic expression of the registers at the start of the search, or None (unknown).  The analysis
+assumes that writes through other pointers do not change the words that the code has saved on its stack.  It
+reads code only through the function `read`.
 """
 
 from collections import deque
@@ -18,14 +18,14 @@ TestAddress = Callable[[int], bool]
 _MAX_CALLEE_INSTRUCTIONS = 300  # instructions followed in a called function
 _MAX_CALL_DEPTH = 8  # nested calls
 _MAX_INSTRUCTIONS = 5000  # instructions followed for one answer, with those of called functions
-_MAX_REACHED = 2000  # instructions of one function, and of those to which it jumps
+_MAX_REACHED = 2000  # instructions of one function, and of the functions to which it jumps
 _MAX_CACHED_INSTRUCTIONS, _MAX_CACHED_FUNCTIONS = 20_000, 20_000
 
 
 class Value(NamedTuple):
     """value = base + offset."""
 
-    base: "int | Value"  # register (its value at the start), or the address of a word (that word)
+    base: "int | Value"  # int: register at the start of the search; Value: the word at this address
     offset: int = 0  # bytes
 
     def moved(self, by: int) -> "Value":
@@ -66,7 +66,7 @@ class State:
         return self._registers.get(register, _AT_START[register])
 
     def saved(self, register: int, lowest: int | None = None) -> Value | None:
-        """Return the place from `lowest` on of a word with the register's initial value, or None."""
+        """Return the address of a word with the register's initial value, or None; `lowest`: least offset."""
         initial = _AT_START[register]
         for place, value in self._words.items():
             if value == initial and (lowest is None or place.offset >= lowest):
@@ -93,7 +93,7 @@ class State:
             return None  # pointer in memory to a pointer in memory, which no frame has
         saved = self.saved(register)
         if saved is not None and saved.base != place.base:
-            return None  # register saved relative to another base, perhaps at this very place
+            return None  # register saved relative to another base, perhaps at this address
         return self._words[place] if place in self._words else Value(place)
 
 
@@ -120,21 +120,21 @@ class Flow:
         # the instruction at an address; None: no valid instruction
         self.instruction = lru_cache(_MAX_CACHED_INSTRUCTIONS)(lambda at: decode(read(at), at))
         self._max_instructions = self._left = max_instructions
-        self._known_returns: dict[int, bool] = {}
+        self._returning: dict[int, bool] = {}
 
     def visits(self, start: int) -> Iterator[Visit]:
-        """Yield the instructions that code may reach from `start`; those behind fewer calls come first.
+        """Yield the instructions that code may reach from `start`; those after fewer calls come first.
 
-        An instruction is yielded once for each stack pointer with which it is reached.
+        An instruction is yielded once for each value that sp has there.
         """
         self._left = self._max_instructions
         return self._visits(start, 0)
 
     def reached_from(self, start: int) -> tuple[frozenset[int], bool]:
-        """Return the instructions that may run after `start`, and the ends of its calls; True if that is all.
+        """Return the instructions that may run from `start` on, and the ends of calls; True if all are known.
 
-        The instructions of a called function do not count.  Those of a function to which the code jumps (a
-        tail call) count.
+        Instructions of called functions do not count.  Instructions of functions to which the code jumps
+        (tail calls) count.
         """
         seen, ends, todo, is_all = set[int](), set[int](), [start], True
         while todo and len(seen) < _MAX_REACHED:
@@ -156,13 +156,13 @@ class Flow:
 
     def _visits(self, start: int, depth: int) -> Iterator[Visit]:
         seen: set[tuple[int, Value | None]] = set()
-        near, behind_calls = deque([(start, State({}, {}))]), deque[tuple[int | None, int, State]]()
+        near, after_calls = deque([(start, State({}, {}))]), deque[tuple[int | None, int, State]]()
         called = False
-        while near or behind_calls:
+        while near or after_calls:
             checkpoint()
             if not near:
                 called = True
-                callee, address, state = behind_calls.popleft()
+                callee, address, state = after_calls.popleft()
                 if callee is not None and not self._may_return(callee, depth + 1):
                     continue
             else:
@@ -182,12 +182,12 @@ class Flow:
             if instruction.falls_through and (called or instruction.calls) and self._is_start(end):
                 continue  # start of the next function: the call before it does not return
             if instruction.calls:
-                behind_calls.append((instruction.target, end, state))
+                after_calls.append((instruction.target, end, state))
             elif instruction.falls_through:
                 near.append((end, state))
 
     def may_return(self, function: int) -> bool:
-        """Return True if a call of a function may return; not for `abort`, or a function that ends in it."""
+        """Return True if a call of a function may return.  `abort`, and functions that end in it, do not."""
         self._left = self._max_instructions
         return self._may_return(function, 1)
 
@@ -196,10 +196,10 @@ class Flow:
             return False
         if depth > _MAX_CALL_DEPTH:
             return True
-        if function not in self._known_returns:
-            if len(self._known_returns) >= _MAX_CACHED_FUNCTIONS:
-                self._known_returns.clear()
-            self._known_returns[function] = True  # answer for recursive calls
+        if function not in self._returning:
+            if len(self._returning) >= _MAX_CACHED_FUNCTIONS:
+                self._returning.clear()
+            self._returning[function] = True  # answer for recursive calls
             count = 0
             for visit in self._visits(function, depth):
                 count += 1
@@ -208,8 +208,8 @@ class Flow:
                 jumps_in_place = instruction.jumps_away and (sp is None or sp.base == SP)
                 if instruction.returns or jumps_in_place:
                     return True
-            if not self._left:  # unknown, so the code behind the call is not followed
-                self._known_returns.pop(function, None)
+            if not self._left:  # answer unknown, so the code after the call is not followed
+                self._returning.pop(function, None)
                 return False
-            self._known_returns[function] = count >= _MAX_CALLEE_INSTRUCTIONS
-        return self._known_returns[function]
+            self._returning[function] = count >= _MAX_CALLEE_INSTRUCTIONS
+        return self._returning[function]

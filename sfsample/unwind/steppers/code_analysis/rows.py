@@ -1,8 +1,8 @@
 """Computes rows from instructions.
 
-Code is followed from the pc to its returns.  At a return, sp points to the return address, and the
-callee-saved registers have the caller's values.  All returns that are found must agree.  Code that never
-returns (the outermost functions of musl) is followed from the start of the function to the pc instead.
+A search follows code from the pc to its returns.  At a return, sp points to the return address, and the
+callee-saved registers have the caller's values.  All returns that the search finds must agree.  If code never
+returns (the outermost functions of musl), it is followed from the start of the function to the pc instead.
 """
 
 from bisect import bisect_right
@@ -21,12 +21,12 @@ from sfsample.unwind.steppers.code_analysis.flow import Flow, ReadBytes, State, 
 
 _WORD = 8  # bytes
 _DIRECT_CALL = 5  # bytes of the longest call with its target in its bytes
-_ENOUGH_INSTRUCTIONS = 300  # instructions that are followed if one return has been found
+_ENOUGH_INSTRUCTIONS = 300  # instructions after which a search that has found a return ends
 _MAX_SEARCHED = 1500  # instructions without a return; no function of libc or libstdc++ has more
-_MAX_GENERATED = 500  # instructions; more would take 20 ms for each new pc, and hardly ever find a return
-_MAX_KEPT = 5000  # instructions, of about 1 KiB each
-_MAX_KEPT_OF_SEARCH = 300  # instructions that a search has passed first
-_MAX_REACHED_FUNCTIONS = 200  # functions whose reached instructions are cached
+_MAX_GENERATED = 500  # instructions; more take 20 ms for each new pc, and hardly ever find a return
+_MAX_KEPT = 5000  # instructions in the cache; each takes about 1 KiB
+_MAX_KEPT_OF_SEARCH = 300  # first instructions of a search, which are cached
+_MAX_REACHED_FUNCTIONS = 200  # functions for which the reached instructions are cached
 _UNSURE = 100  # instructions at the end of a failed search; a search from there might find a return
 _Result = tuple[UnwindRow, State] | None  # row of the search, state at the instruction; None: no return
 _SP = AMD64.sp
@@ -38,9 +38,9 @@ class PassedRows:
     """Caches the row of a search for all the instructions that the search has passed.
 
     Key: the address and the bytes of an instruction (b"" if code does not change).  A search passes hundreds
-    of instructions, and threads stop at many instructions of few functions (compiled loops).  From a passed
-    instruction the same returns are reached, so its row follows from the row of the search.  A failed search
-    of generated code is cached too: from the next instruction it would fail as well.
+    of instructions, and threads stop at many instructions of few functions (compiled loops).  Every passed
+    instruction leads to the same returns, so its row follows from the row of the search.  A failed search of
+    generated code is cached too: a search from the next instruction would fail as well.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class PassedRows:
         return (row,) if row is not None and _is_whole(row) else None
 
     def keep(self, row: UnwindRow, passed: Sequence[tuple[Visit, bytes]]) -> None:
-        """Add the row of a search for the instructions that it has passed.
+        """Cache the row of a search for every instruction that the search has passed.
 
         A row that lacks a callee-saved register is not added, because a later search may find that register.
         """
@@ -64,7 +64,7 @@ class PassedRows:
             self._add({(visit.address, code): (row, visit.state) for visit, code in first})
 
     def keep_failure(self, passed: Sequence[tuple[Visit, bytes]]) -> None:
-        """Add a search that was given up before it came to a return."""
+        """Add a search that has ended without a return."""
         self._add({(visit.address, code): None for visit, code in passed[:-_UNSURE]})
 
     def _add(self, results: dict[tuple[int, bytes], _Result]) -> None:
@@ -94,7 +94,7 @@ class CodeOfFile:
         return None if position < 0 else self._starts[position]
 
     def row_at(self, pc: int, *, exact: bool) -> UnwindRow | None:
-        """Return the row at an instruction, or behind a call."""
+        """Return the row at an instruction or, unless `exact`, at a return address; or None."""
         row = row_to_return(self._flow, pc, self._cache) if exact or self._may_be_returned_to(pc) else None
         start = self._start_before(pc if exact else pc - 1) if row is None else None
         for visit in () if start is None else self._flow.visits(start):
@@ -130,7 +130,7 @@ class GeneratedCode:
 def row_to_return(flow: Flow, pc: int, cache: PassedRows, code: ReadBytes | None = None) -> UnwindRow | None:
     """Return the row at an instruction; None unless all returns agree about the CFA.
 
-    `code` reads generated code: its bytes show `cache` that the code has changed.
+    `code` reads generated code.  Its bytes are part of the key of `cache`, because it may change.
     """
     cached = cache.row_at(pc, code(pc) if code else b"")
     if cached is not None:
@@ -197,7 +197,7 @@ def _rule(value: Value, cfa: Value) -> Rule | None:
 
 
 def _plain(value: Value) -> Rule | None:
-    """Return the rule for a register plus an offset, or for the word there; None for other values."""
+    """Return the rule for a value: register + offset, or the word at register + offset; else None."""
     match value:
         case Value(int(base), offset):
             return Rule(base, offset, deref=False)
@@ -211,10 +211,10 @@ def _is_whole(row: UnwindRow) -> bool:
 
 
 def seen_from(row: UnwindRow, state: State) -> UnwindRow | None:
-    """Return a row as it is at a later instruction, at which the state is `state`; None: its CFA is unknown.
+    """Return the row at a later instruction of the search, reached in `state`; None: the CFA is unknown.
 
-    The CFA is known if a register differs by a known distance from the one from which `row` counts it.  A
-    callee-saved register with an unknown value is left out.
+    `row` counts the CFA from a register.  The CFA is known if a register of `state` has a known distance from
+    that register's value at the start.  A callee-saved register with an unknown value is left out.
     """
     cfa, top = row.cfa, state.value(AMD64.sp)
     values = ((n, state.value(n)) for n in (cfa.base, AMD64.sp, *sorted(AMD64.callee_saved)))
@@ -239,10 +239,7 @@ def seen_from(row: UnwindRow, state: State) -> UnwindRow | None:
 def _place_in_frame(
     row: UnwindRow, number: int, frame: Value, state: State, lowest: int | None
 ) -> Value | None:
-    """Return the address in the frame of the caller's value of a register, or None.
-
-    The code may have saved the register since the search began.
-    """
+    """Return the address in the frame where the caller's value of a register is saved by now, or None."""
     value = _value_at_return(row, number, frame)
     place = state.saved(number, lowest) if value == Value(number) else value.place if value else None
     in_frame = place is not None and place.base == frame.base and (lowest is None or place.offset >= lowest)
@@ -250,7 +247,7 @@ def _place_in_frame(
 
 
 def _value_at_return(row: UnwindRow, number: int, frame: Value) -> Value | None:
-    """Return the caller's value of a register, in terms of the registers at the start of the search."""
+    """Return the caller's value of a register, expressed by registers at the start of the search; or None."""
     if number in row.kept:
         return Value(number)
     rule = dict(row.registers).get(number)

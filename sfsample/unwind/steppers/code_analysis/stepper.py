@@ -1,8 +1,8 @@
-"""Steps from x86-64 code that no table describes: its own instructions give the place of the return address.
+"""Steps from x86-64 code that no table describes: its instructions show where the return address is.
 
-The row (`rows.py` computes it) is a guess, so the return address must follow a call, and all tables are asked
-before.  Code in a file is read from the file.  Generated code is read from memory, at a later time than the
-registers.  The decoder is imported when such code is met for the first time.
+`rows.py` computes the row.  The row is a guess, so all tables are asked first, and the return address must
+follow a call.  Code in a file is read from the file.  Generated code is read from memory, later than the
+registers.  The decoder is imported when a walk first meets code without a table.
 """
 
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ class CodeStepper:
         self._generated: GeneratedCode | None = None
 
     def reading(self, code: ReadCode) -> "CodeStepper":
-        """Return the stepper for one process; `code` reads its code."""
+        """Return the stepper for one process; `code` reads its generated code."""
         return CodeStepper(code)
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
