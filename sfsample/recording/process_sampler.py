@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
+from sfsample.core.snapshot import Capture
 from sfsample.errors import NotPermitted, ReadFailed
 from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
 from sfsample.process.capture_running import AWAKE_THREADS, StopFilter
@@ -25,7 +26,6 @@ from sfsample.recording.due_threads import SampledThread
 from sfsample.recording.processes import Recording
 from sfsample.recording.recorder import Recorder
 from sfsample.recording.sample import ThreadKey, TickTime
-from sfsample.recording.task_looks import TaskLooks
 from sfsample.recording.wait_finder import WaitFinder
 
 _END_PATIENCE_NS = 250_000_000  # longest wait for pending stops at the end of the recording
@@ -33,6 +33,8 @@ _COLLECT_NS = 1_000_000  # time between two collections of threads that have sto
 _MAX_PENDING_STOPS = 8  # threads: if all stop at once, the last stays stopped until the others are captured
 _LOOK_NS = 1_000_000  # longest wait for the stop of a thread that holds a lock (--blame)
 _STOP_PATIENCE_NS = 50_000  # longest polling for a stop: a thread that has a CPU stops in this time
+
+_TASKS_PART = 20  # divisor: for each event loop, sfsample may read tasks for 1/20 of the time
 _RECORDING_ENDED = "the recording ended before its turn"
 _STILL_PENDING = "did not stop in time (the machine is overloaded)"
 
@@ -40,8 +42,8 @@ _STILL_PENDING = "did not stop in time (the machine is overloaded)"
 class ProcessSampler:
     """Samples the threads of one process into a profile, from tick `since` on.
 
-    A refused capture is a failed sample.  Before the first sample, it is an error for a process that the user
-    named (`named`).  `waits` finds what sleeping threads wait for (wall mode).
+    A refused capture is a failed sample.  For a process that the user named (`named`), a refusal before the
+    first sample is an error.  `waits` finds what sleeping threads wait for (wall mode).
     """
 
     def __init__(
@@ -77,9 +79,8 @@ class ProcessSampler:
         self._recorder = Recorder(
             profile, process, since, options.python, options.min_wait, is_new=since.number > 0
         )
-        self._tasks: TaskLooks | None = None
-        if waits is not None and options.tasks:
-            self._tasks = TaskLooks(process, capturer, self._recorder, waits)
+        self._goroutines = SampledThread(process.thread(process.pid), since, 0)  # its tasks are goroutines
+        self._goroutines.start_time = process.start_time
         self._blame: Blame | None = None
         if waits is not None and options.blame:
             self._blame = Blame(self._recorder, waits.owner, self.threads.get, self._look_again)
@@ -120,8 +121,8 @@ class ProcessSampler:
                     self._take_turn(thread, woken)
                 thread.give_next_turn(tick, spread, self._random)
             self._wait_for_pending(woken.at_ns + self._max_pause_ns)
-            if self._tasks is not None and self._leader is not None:
-                self._tasks.of_goroutines(self._leader.name)
+            if self._options.tasks:
+                self._look_at_goroutines()
             if self._blame is not None:
                 self._blame.count()
         except ReadFailed as failure:
@@ -203,7 +204,7 @@ class ProcessSampler:
             self._waits.follow(tids)
 
     def _drop(self, thread: SampledThread) -> None:
-        self._pending.pop(thread, None)  # `release_pending` releases the thread if it still stops
+        self._pending.pop(thread, None)  # `release_pending` releases the thread if it stops later
         self._recorder.flush(thread)
         thread.gone = True
         self.threads.pop(thread.tid, None)
@@ -312,8 +313,8 @@ class ProcessSampler:
         recorder.see(thread, captured, (thread.wait.location,) if thread.wait else ())
         if thread is self._looked_at:
             return
-        if self._tasks is not None:
-            self._tasks.of_event_loop(thread, captured)
+        if self._options.tasks:
+            self._look_at_tasks(thread, captured)
         if self._blame is not None and self._blame.takes(thread, captured.snapshot.capture):
             return
         if captured.reading is None and state.counts_as_cpu:
@@ -322,6 +323,25 @@ class ProcessSampler:
             recorder.count_wait(thread, captured.snapshot.capture)
         if not self._wall:
             thread.last_stack = None  # a thread that does not run gives no sample
+
+    def _look_at_tasks(self, thread: SampledThread, captured: CapturedStack) -> None:
+        """Read the suspended tasks of an event loop that sleeps, for at most 5 % of the time."""
+        capture, reading, now_ns = self._capturer.python, captured.reading, time.perf_counter_ns()
+        if capture is None or captured.python is None or reading is None or now_ns < thread.tasks_due_ns:
+            return
+        has_run = lambda: thread.files.counters() != reading.counters  # noqa: E731 - no more than that
+        began_ns = time.thread_time_ns()
+        tasks = capture.waiting_tasks(thread.process_thread, captured.python, has_run)
+        thread.tasks = [(stack, tasks.scale * number) for stack, number in tasks.stacks.items()]
+        thread.tasks_due_ns = now_ns + _TASKS_PART * (time.thread_time_ns() - began_ns)
+
+    def _look_at_goroutines(self) -> None:
+        """Count the parked goroutines since the last look, and read them, for at most 5 % of the time."""
+        carrier, now_ns, began_ns = self._goroutines, time.perf_counter_ns(), time.thread_time_ns()
+        if self._waits is not None and self._leader is not None and now_ns >= carrier.tasks_due_ns:
+            self._recorder.count_tasks(carrier, Capture.READ, self._recorder.now)
+            carrier.name, carrier.tasks = self._leader.name, self._waits.parked_goroutines()
+            carrier.tasks_due_ns = now_ns + _TASKS_PART * (time.thread_time_ns() - began_ns)
 
     # -- threads with a pending stop
 
@@ -366,8 +386,7 @@ class ProcessSampler:
                 recorder.count_failed(thread, _RECORDING_ENDED)
             recorder.flush(thread)
             recorder.charge(thread, counters)
-        if self._tasks is not None:
-            self._tasks.count_goroutines()
+        recorder.count_tasks(self._goroutines, Capture.READ, recorder.now)
         recorder.read_cpu_time()
         recorder.charge_process()
         recorder.finish(self._capturer)

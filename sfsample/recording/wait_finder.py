@@ -5,13 +5,15 @@ and counts its frame again with the stack.  The evidence is read after the captu
 in between, the evidence may belong to another wait.  Then only the system call of the capture counts.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
 from sfsample.core.snapshot import SchedulerEvidence
 from sfsample.core.wait_kind import WaitKind
-from sfsample.modules.location import Location, WaitPlace, locate
+from sfsample.formats.gopclntab.places import WRAPPER
+from sfsample.modules.location import Location, PythonPlace, WaitPlace, locate, python_location
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.facts.descriptors import KeptDescriptors, parse_locks
@@ -23,9 +25,9 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import read_text
 from sfsample.process.syscall_names import syscall_name
 from sfsample.process.thread import Thread
+from sfsample.recording.sample import Places
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
-from sfsample.runtimes.go.layout import Goroutine
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.symbolize.variables import module_of, variable_at
 from sfsample.waiting.place import NO_CPU, goroutine_place, wait_place
@@ -38,6 +40,7 @@ from sfsample.waiting.thread import (
 )
 from sfsample.waiting.waits import Wait, wait_of
 
+_GO_RUNTIME = ("runtime.", "internal/runtime/")  # starts of names of functions of the Go runtime
 _MAX_STACKS = 10_000  # stacks in the cache of C library functions
 _MAX_FRAMES = 64  # innermost frames that are searched for C library functions
 
@@ -67,7 +70,7 @@ class WaitFinder:
     def __init__(
         self, process: LiveProcess, capturer: ThreadCapturer, names: Symbolizer, *, details: bool
     ) -> None:
-        self._process, self._capturer, self.names = process, capturer, names
+        self._process, self._capturer, self._names = process, capturer, names
         self._details = details
         descriptors = self._descriptors = KeptDescriptors(process.proc)
         self._facts = FactReader(process.proc, descriptors=lambda _: descriptors)
@@ -101,10 +104,25 @@ class WaitFinder:
         module = module_of(modules, address) if address else None
         return FoundWait(_location(place, module, address), wait, waiting, captured.python)
 
-    def of_goroutine(self, goroutine: Goroutine) -> Location:
-        """Return the wait of a parked goroutine."""
-        fd = goroutine.wait.fd
-        return _location(goroutine_place(goroutine.state, self._descriptors.read(fd) if fd >= 0 else None))
+    def parked_goroutines(self) -> list[tuple[Places, float]]:
+        """Return the different stacks of parked goroutines, with their numbers; not those of the runtime."""
+        goroutines, scale = self._capturer.go.parked()
+        find, numbers = self._process.modules.find, Counter[Places]()
+        for goroutine in goroutines:
+            fd, frames = goroutine.wait.fd, self._capturer.parked_stack(goroutine).frames
+            places = [locate(frame, find(frame.lookup_pc), 0) for frame in frames]
+            names = [*map(self._own_function, places)]
+            if own := [at for at, name in enumerate(names) if name]:
+                task = PythonPlace(f"[goroutine {names[own[-1]]}]", "", None, None)
+                wait = goroutine_place(goroutine.state, self._descriptors.read(fd) if fd >= 0 else None)
+                chain = places[own[0] : own[-1] + 1]
+                numbers[_location(wait), *chain, python_location(task)] += 1
+        return [(stack, scale * number) for stack, number in numbers.items()]
+
+    def _own_function(self, place: Location) -> str:
+        """Return the function at a place; "": it belongs to Go's runtime, or the compiler has made it."""
+        name = self._names.frames(place)[-1].function or ""
+        return "" if name.startswith(_GO_RUNTIME) or WRAPPER.search(name) else name
 
     def owner(self, thread: Thread, found: FoundWait) -> int | None:
         """Return the id of the thread that `thread` waits for now; None: unknown, or there is none."""
@@ -169,7 +187,7 @@ class WaitFinder:
         if place not in self._functions_at:
             inside = [pair for pair in pairs if _in_c_library(pair[1])]
             chosen = inside or (pairs if not any(map(_in_c_library, captured.modules)) else [])
-            frames = [self.names.frames(locate(frame, module, 0)) for frame, module in chosen if module]
+            frames = [self._names.frames(locate(frame, module, 0)) for frame, module in chosen if module]
             functions = library_functions(frames, [module.path for _, module in chosen if module])
             if len(self._functions_at) >= _MAX_STACKS:
                 self._functions_at.clear()
