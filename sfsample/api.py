@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, overload
 
 from sfsample import __version__
+from sfsample.core.budget import INSTRUCTIONS
 from sfsample.errors import NoReturn, NoThread, ReadFailed, TargetError
 from sfsample.process.descendants import Descendants, why_no_samples
 from sfsample.process.image_cache import ImageCache
@@ -76,10 +77,12 @@ def record(
             _identify(counts, processes, images, environ=options.environ)
             start, began_s = began_s, began_s or time.monotonic()
             recording = Recording(processes, options, counts, duration, start, tell or (lambda _: None))
+            INSTRUCTIONS.begin()
             choose_sampler(recording, clock).run(stop)
             # labels again: a program that had just started may have more by now
             _identify(counts, processes, images, environ=options.environ)
         finally:
+            INSTRUCTIONS.begin(float("inf"))
             processes.close(counts.stats)
 
     def should_end() -> bool:

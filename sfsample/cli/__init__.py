@@ -77,7 +77,7 @@ def _run(argv: list[str]) -> int:
         return int(end.code or 0)
     if os.environ.get("SFSAMPLE_LOG") == "debug":
         _start_logging()
-    gc.disable()  # until `freeze`: afterwards, garbage collection does not visit the objects of the modules
+    gc.disable()  # with `freeze` below: garbage collection then never visits the objects of the modules
     module = import_module(f"sfsample.cli.{name_of(command).partition(' ')[0]}")
     gc.freeze()
     gc.enable()

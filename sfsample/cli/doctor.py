@@ -1,4 +1,4 @@
-"""`sfsample doctor`: shows whether sfsample may attach, and how to open each closed gate (a permission).
+"""`sfsample doctor`: shows whether sfsample may attach, which gates (permissions) are closed, and remedies.
 
 The exit code is 4 if sfsample may not attach to one of the processes.  Without a process, the exit code is 4
 if a gate is closed.  `doctor` stops no thread.

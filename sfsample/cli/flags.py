@@ -37,8 +37,7 @@ def dump_flags(parser: ArgumentParser) -> None:
     _add_target(parser)
     _add_groups(parser)
     add = parser.add_argument
-    add("--looks", type=values.dump_samples,
-        help="take N samples of each thread, to see which threads run{default}")  # fmt: skip
+    add("--looks", type=values.dump_samples, help="take N samples, to see which threads run{default}")
     add("--interval", type=seconds, help="time between two samples{default}")
     add("--timeout", type=seconds, help="after TIME, print the captured threads; exit code 5{default}")
     add("--depth", type=values.positive, help="show at most N frames of each stack (default: all)")
@@ -71,7 +70,7 @@ def watch_flags(parser: ArgumentParser) -> None:
     _add_sampling(parser, " for all processes together{default}")
     _add_idle(parser)
     add("--every", type=seconds, help="start a slice every TIME{default}")
-    add("--for", type=seconds, dest="slice", help="length of a slice (default: that of --every, so no gaps)")
+    add("--for", type=seconds, dest="slice", help="length of a slice (default: TIME of --every, so no gaps)")
     add("--history", metavar="DIR",
         help="keep slices in DIR, for `sfsample history` (default: sfsample/history in XDG_STATE_HOME; "
         "with --output-dir: no history)")  # fmt: skip
@@ -197,8 +196,7 @@ def add_compared(parser: ArgumentParser) -> None:
     add("--fail-on", type=values.growth,
         help="exit with code 6 if a function grew beyond noise, by more than PERCENT")  # fmt: skip
     add("--mode", choices=("cpu", "wall"),
-        help="cpu: compare CPU time; wall: compare all samples, also of sleeping "
-        "threads{default}")  # fmt: skip
+        help="cpu: compare CPU time; wall: compare the samples of all threads{default}")  # fmt: skip
 
 
 def add_profile_output(parser: ArgumentParser) -> None:
@@ -233,11 +231,9 @@ def _add_target(parser: ArgumentParser, *, bare: bool = True) -> None:
 
 def _add_groups(parser: ArgumentParser, busy_time: str = "in one second") -> None:
     add = parser.add_argument_group("several processes at once").add_argument
-    add("--cgroup", type=values.name, metavar="PATH",
-        help="all processes in a control group and in its subgroups")  # fmt: skip
+    add("--cgroup", type=values.name, metavar="PATH", help="all processes of a control group, recursively")
     add("--container", type=values.name, metavar="ID",
-        help="all processes in a container (docker, containerd, CRI-O, podman); ID may be "
-        "a prefix")  # fmt: skip
+        help="all processes in a container (docker, containerd, CRI-O, podman); ID or a prefix")  # fmt: skip
     add("--pod", type=values.name, metavar="UID", help="all processes in a Kubernetes pod")
     add("--user", type=values.name, metavar="NAME|UID", help="all processes of a user")
     add("--busiest", type=values.positive, help=f"the N processes that use most CPU time {busy_time}")
@@ -254,8 +250,7 @@ def _add_sampling(parser: ArgumentParser, usual_overhead: str = "") -> None:
         help="lower the rate until sampling takes at most PERCENT of one CPU"
         f"{usual_overhead}")  # fmt: skip
     add("--label", type=values.label, action="append", dest="labels",
-        help="add a label to the profile: team=shop; repeatable; replaces the target's label "
-        "KEY")  # fmt: skip
+        help="add a label to the profile: team=shop; repeatable; wins over the target's label")  # fmt: skip
     add("--no-environ", action="store_false", dest="environ",
         help="read no labels from environment variables of the target")  # fmt: skip
     _add_walking(parser)
@@ -298,8 +293,7 @@ def _add_walking(parser: ArgumentParser, kernel: str = _KERNEL) -> None:
         help="copy at most N bytes of stack per thread{default}")  # fmt: skip
     add("--kernel", action=BooleanOptionalAction, help=kernel)
     add("--python", choices=("auto", "only", "off"), type=PythonView,
-        help="auto: Python and native frames; only: Python frames; off: native "
-        "frames{default}")  # fmt: skip
+        help="auto: Python and native frames; only: Python; off: native frames{default}")  # fmt: skip
     add("--native", "--native-interpreter", action="store_const", dest="python", const=PythonView.ALL,
         help="keep the native frames of the interpreter between Python frames")  # fmt: skip
     _add_names(parser)

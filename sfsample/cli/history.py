@@ -136,9 +136,9 @@ def _summary(
         return
     weight, what = (CPU, "CPU time") if report.total(CPU) else (SAMPLES, "samples")
     by_self, by_total = by_function(report, weight)
-    for title, counts in (("by own time", by_self), ("by time with callees", by_total)):
+    for title, counts in (("own time", by_self), ("time with callees", by_total)):
         yield ""
-        yield f"functions {title} (share of {what}):"
+        yield f"functions by {title} (share of {what}):"
         shown = counts.most_common(None if command.verbose else _MAX_ROWS)
         yield from (f"  {100 * number / report.total(weight):6.2f} %  {name}" for name, number in shown)
         if len(counts) > len(shown):

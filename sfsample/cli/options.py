@@ -1,4 +1,4 @@
-"""Defines the values of commands, which hold the flags.  `parse` returns a value, and `run` takes it.
+"""Defines the values of commands.  A value holds the user's flags; `parse` returns it, and `run` takes it.
 
 A field has the name of the flag's `dest`, and the default of the flag.  This module has the parts that
 several commands share, and the value of `dump`.  Other modules have the other values, because each class

@@ -41,7 +41,7 @@ _PLACEHOLDERS: dict[object, str] = {
     values.growth: "PERCENT", values.label: "KEY=VALUE", values.percent: "PERCENT", values.positive: "N",
     values.rate: "HZ", values.since: "TIME", values.when: "WHEN",
 }  # fmt: skip
-# functions that print a default in a help text, by the function that parses it; `str` prints other defaults
+# functions that spell a default in a help text, by the function that parses the value; others: `str`
 _SHOWN: dict[object, Callable[[Any], str]] = {
     quantities.seconds: quantities.spelled_seconds, values.age: quantities.spelled_seconds,
     quantities.large_size: quantities.spelled_size, values.size: quantities.spelled_size,

@@ -30,7 +30,7 @@ _BUILD_ID = re.compile("[0-9a-f]{6,64}", re.ASCII)
 
 
 def age(text: str) -> float:
-    """Parse an age with a unit ("7d").  A number without a unit would delete all but the last seconds."""
+    """Parse an age with a unit ("7d").  A number alone would mean seconds, and delete nearly all slices."""
     if text[-1:].isdecimal():
         raise refusal(text, "an age with its unit (12h, 7d, 4w)")
     return seconds(text)

@@ -52,7 +52,7 @@ class HistoryQuestion(HistoryCommand):
         if self.at is not None and self.since is not None:
             raise UsageError("--at and --since both choose a time: use one of them")
         if self.length is not None and self.at is None:
-            raise UsageError("--for needs --at, where the time begins", "for the last hour: --since 1h")
+            raise UsageError("--for needs --at, at which the time begins", "for the last hour: --since 1h")
 
 
 @dataclass(frozen=True, kw_only=True)

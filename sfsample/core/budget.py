@@ -8,10 +8,12 @@ The cost is not measured: sfsample estimates it from the number and the size of 
 not lose frames.
 """
 
+import time
 from collections.abc import Callable
+from math import inf
 
 from sfsample.core.arch import ByteOrder
-from sfsample.core.checkpoint import checkpoint
+from sfsample.core.checkpoint import OutOfTime, checkpoint
 
 # CPU time in ns, as measured with Python 3.11
 READ_NS = 4_000  # one process_vm_readv(2)
@@ -29,6 +31,8 @@ DUMP_NS = 2_500_000_000
 GOROUTINES_NS = 30_000_000_000
 TASKS_NS = 100_000_000  # tasks or goroutines of a profile: enough for 100 of 2,000 tasks
 TASKS_PER_LOOK = 100  # tasks or goroutines that sfsample reads in one look for a profile
+# Instructions of code without tables that a recording follows at once, and in each second; one takes 15 us.
+_FIRST_INSTRUCTIONS, _INSTRUCTIONS_PER_S = 150_000, 30_000
 
 
 class Budget:
@@ -78,3 +82,29 @@ class CountedMemory:
         """Return the unsigned 8-byte word at `address`."""
         data = self._read(address, 8) if self._budget.take(8, self._small_ns) else None
         return None if data is None else int.from_bytes(data, "little")
+
+
+class InstructionBudget:
+    """Bounds how many instructions of code without tables a recording follows.  A dump has no such limit."""
+
+    _left, _filled_s = inf, 0.0
+
+    def begin(self, instructions: float = _FIRST_INSTRUCTIONS) -> None:
+        """Allow so many instructions from now on; inf: no limit."""
+        self._left, self._filled_s = instructions, time.monotonic()
+
+    def check(self) -> None:
+        """Raise OutOfTime if the budget is spent for now."""
+        if self._left <= 0:
+            new = (time.monotonic() - self._filled_s) * _INSTRUCTIONS_PER_S
+            if self._left + new <= 0:
+                raise OutOfTime
+            self.begin(min(self._left + new, _FIRST_INSTRUCTIONS))
+
+    def take(self) -> None:
+        """Take an instruction."""
+        self._left -= 1
+        checkpoint()
+
+
+INSTRUCTIONS = InstructionBudget()

@@ -24,6 +24,10 @@ _T = TypeVar("_T")
 CollectStopped = Callable[[], object]  # captures stopped threads; runs on the OS thread that has added it
 
 
+class OutOfTime(BaseException):
+    """Raised if work takes too long, or at its checkpoint if the recording is over."""
+
+
 class PendingStops:
     """The functions that collect stopped threads, one for each process that has a traced thread."""
 

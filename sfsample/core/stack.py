@@ -34,6 +34,7 @@ class StopReason(StrEnum):
     NO_PROGRESS = "no_progress"  # the caller's frame does not lie above this frame
     BAD_PC = "bad_pc"  # the return address is not executable
     MAX_FRAMES = "max_frames"
+    OUT_OF_TIME = "out_of_time"  # the analysis of code took too long, or the recording ended
     PYTHON = "python"  # the native frames are complete, but a Python frame was not copied
 
 

@@ -59,7 +59,7 @@ _MAX_REST_NS = 5_000_000  # time for a thread that seldom runs to fall asleep ag
 _MAX_FRAME_BYTES = 4096  # bytes of a Python frame with its variables
 _MAX_GO_FILES = 256  # descriptors that sfsample looks up because goroutines wait for them
 _MAX_FACTS_S = 0.5  # time in seconds to read the kernel's facts of threads that were not captured
-_MAX_RESTS_NS = 100_000_000  # sum of such times in one look
+_MAX_RESTS_NS = 100_000_000  # limit of the sum of these times (`_MAX_REST_NS`) in one look
 
 
 class Dumper:

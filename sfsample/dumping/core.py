@@ -1,4 +1,4 @@
-"""Dumps a core file.  A thread with damaged registers has no stack, but a reason."""
+"""Dumps a core file.  A thread with damaged registers has the reason instead of a stack."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from sfsample.process.core_process import CoreProcess, open_core
 from sfsample.process.core_threads import CorePython, core_call, own_tid
 from sfsample.unwind.unwinder import Unwinder
 
-_BYTES_PER_FRAME = 320  # bytes of the file for a frame; a limit, as damaged threads may share one stack
+_BYTES_PER_FRAME = 320  # least bytes of the file for a frame; many threads may claim the same stack
 _MIN_FRAMES = 8  # frames that are counted for each thread, at least
 
 

@@ -50,7 +50,7 @@ class ThreadDump(NamedTuple):
     tid: int
     name: str
     state: str  # letter of the kernel, proc(5): "R" runs, "S" sleeps, ...; "": from a core file
-    capture: Capture = Capture.FAILED  # way of the capture
+    capture: Capture = Capture.FAILED  # "stopped", "read", "core" or "failed"
     stop_ns: int | None = None  # duration of its stop in ns; None: it was not stopped
     error: str | None = None  # reason why there is no stack
     syscall: SyscallInfo | None = None  # number and arguments of its system call; None: no system call
@@ -73,14 +73,14 @@ class ThreadDump(NamedTuple):
 
     @property
     def gil_state(self) -> str | None:
-        """The thread's part in the GIL: "holds", "waits", or "none" (neither of these); None: unknown."""
+        """The thread's use of the GIL: "holds", "waits" (for the GIL), or "none"; None: unknown."""
         return gil_state(self.gil, self.ns_tid or self.tid, self.call)
 
     @property
     def moving(self) -> bool | None:
         """True if the thread ran between the looks; None: only one look, or no counters from the kernel.
 
-        A stop makes a sleeping thread run for an instant.  If its stack is equal then, it has not moved.
+        A stop makes a sleeping thread run for an instant.  With an equal stack, it counts as not moving.
         """
         if len(self.looks) < 2 or any(look.usage is None for look in self.looks):
             return None
@@ -149,7 +149,7 @@ class GoroutineGroup(NamedTuple):
 
 
 class GoFacts(NamedTuple):
-    """What the goroutines of a process wait for."""
+    """The objects for which the goroutines of a process wait."""
 
     objects: Mapping[int, bytes] = {}  # copies of channels and locks (`runtimes.go.waits.OBJECT_START`)
     files: Mapping[int, Descriptor] = {}  # descriptors that goroutines wait for, by number
@@ -168,7 +168,7 @@ class ProcessDump(NamedTuple):
     exe: str | None  # path of the program; None: unknown
     time: float  # seconds since the epoch
     threads: tuple[ThreadDump, ...]
-    problems: tuple[str, ...]  # sentences about what could not be read
+    problems: tuple[str, ...]  # sentences about facts that could not be read
     children: tuple[tuple[int, str], ...] = ()  # pid and name of each child
     locks: tuple[FileLock, ...] = ()  # locks of files that the process holds or waits for
     peers: tuple[PeerProcess, ...] = ()  # processes at the other ends of its pipes and sockets

@@ -237,7 +237,7 @@ class Examiner:
             self._symbolizer.give_up(why)
 
     def __call__(self, dumps: Sequence[ProcessDump]) -> "Verdict":
-        """Examine the same processes at each call; leave out followed processes that are in no deadlock."""
+        """Return the verdict on the same processes at each call; followed processes only if in a deadlock."""
         from sfsample.dumping.diagnose.named_thread import name_threads
         from sfsample.dumping.diagnose.verdict import judge
         from sfsample.dumping.goroutines import name_goroutines

@@ -141,7 +141,7 @@ def _connections(call: DecodedSyscall | None, style: Style) -> Iterator[str]:
 
 
 def _members(group: Group, style: Style) -> Iterator[str]:
-    """Yield the ids of a group's threads, with names if these differ; all if more than digits differ."""
+    """Yield the ids of a group's threads, and names that differ; all, if names differ in more than digits."""
     names = {thread.dump.name for thread in group}
     kinds = {name.rstrip("0123456789") for name in names}
     label = "{0.tid} {0.name}," if len(names) > 1 else "{0.tid}"
@@ -181,7 +181,7 @@ def _without_wrappers(rows: Iterable[FrameRow]) -> Iterator[FrameRow]:
 
 
 def _is_of_go_runtime(names: Sequence[NamedFrame]) -> bool:
-    """Return True for Go's runtime: its functions only say how a goroutine waits, and so does the state."""
+    """Return True for functions of Go's runtime, which only repeat what the goroutine's state says."""
     return all((name.function or "").startswith("runtime.") for name in names)
 
 
@@ -197,7 +197,7 @@ def _wait(group: Group, waits: Mapping[int, Wait | None], wording: Wording, styl
     if (
         wait is None
         or wait.kind is WaitKind.STOPPED
-        or (  # a wait for its descriptors, which the line with the system call shows
+        or (  # servers that wait for descriptors; the line with the system call shows these
             wait.is_usual and not wait.pids and wait.kind is not WaitKind.SLEEP and call and call.descriptors
         )
     ):
@@ -209,7 +209,7 @@ def _wait(group: Group, waits: Mapping[int, Wait | None], wording: Wording, styl
 
 
 def _state(group: Group) -> str:
-    """Return the state with its length, the system call and the CPU time; times cover the whole group."""
+    """Return the state with its duration, the system call and the CPU time, for the whole group."""
     thread = group[0].dump
     state = _STATES.get(thread.state, thread.state or "in a core file")
     idle = [t.dump.idle_s for t in group if t.dump.idle_s is not None]

@@ -1,1 +1,1 @@
-"""Parses bytes into values.  It opens no file and reads no process."""
+"""Parses bytes into values.  This package opens no file and reads no process."""

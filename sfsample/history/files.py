@@ -72,7 +72,7 @@ class HistoryFile:
         self._inode = os.stat(path).st_ino
         self._names: dict[str, blobs.ServiceNames] = {}
         self._budget = ReadingBudget(8 * os.path.getsize(path))
-        # A reader needs mode=rw, because it may have to complete the commit of a killed writer.
+        # A reader needs mode=rw, to complete the commit of a killed writer.
         self._db = sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode=rw", uri=True, timeout=_BUSY_S,
                                    isolation_level=None, check_same_thread=False)  # fmt: skip
         try:

@@ -91,8 +91,8 @@ def set_aside(name: FileName) -> str:
 def lock(directory: str, name: str) -> int | None:
     """Return a descriptor that holds the lock `name` while open, or None if another process has the lock.
 
-    Each lock is one byte of the same file, so only one file remains.  A lock ends with its process, even if
-    the process is killed (open file description locks: fcntl(2)).
+    All locks are bytes of one file, so only one file remains.  A lock ends with its process, even if the
+    process is killed (open file description locks: fcntl(2)).
     """
     path = os.path.join(directory, ".lock")
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -6,7 +6,7 @@ hour before or after the change are pinned.  A trigger pins slices, too.  If the
 files that were set aside are deleted first, and pinned slices last.
 
 The file of a day is deleted `keep_for` seconds after the end of this day (90 days by default).  Each merged
-slice is one commit, so if the process is killed, the next process continues its work.
+slice is one commit, so the next process can continue the work of a killed process.
 
 Invariant: the sums of each stack of each service stay the same (tests/history/test_retention.py).
 """

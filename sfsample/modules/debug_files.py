@@ -1,9 +1,9 @@
 """Finds the separate debug file of an ELF image, by build-id or by `.gnu_debuglink`.
 
 Invariant: a debug file is used only if it belongs to the image; otherwise it is reported
-(tests/symbolize/test_module_symbols.py).  It belongs to the image if the build-ids are equal and the code
-sections have the same addresses.  If the file or the image has no build-id, `.gnu_debuglink` must have the
-CRC of the file.
+(tests/symbolize/test_module_symbols.py).  The build-ids of file and image must be equal, and their code
+sections must have the same addresses.  If the file or the image has no build-id, `.gnu_debuglink` must have
+the CRC of the file.
 
 Source: gdb manual, "Debugging Information in Separate Files".  `.gnu_debuglink` is a name, padding to a
 multiple of 4 bytes, and a CRC-32.

@@ -13,7 +13,7 @@ IsThere = Callable[[str, int], bool]
 def split_mark(path: str, is_there: Callable[[str], bool]) -> tuple[str, bool]:
     """Return a path from the kernel without the mark of a deleted file, and True if it had the mark.
 
-    The name of a file may really end in the mark: then `is_there` returns True for the path.
+    If the name of a file really ends in the mark, `is_there` returns True for the path.
     """
     deleted = path.startswith("/") and path.endswith(_DELETED) and not is_there(path)
     return path.removesuffix(_DELETED) if deleted else path, deleted

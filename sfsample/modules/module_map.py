@@ -1,13 +1,13 @@
 """Finds the module that is mapped at an address of one process now.
 
 The caller's functions `read_maps` and `open_image` do the I/O.  If an address is in no mapping, the maps are
-read again, but only once after each `allow_refresh`, that is, once for each sample.  So a wrong return
-address costs little.  `generation` increases when an executable mapping changes.  Then every cache by address
-is void.
+read again, but only once after each `allow_refresh`, that is, once for each sample: a wrong return address
+costs little.  `generation` increases when an executable mapping changes.  A cache with addresses as keys is
+valid only in one generation.
 
 If a file cannot be opened, the target may be mapping or unmapping it now (dlopen, dlclose), so `ModuleMap`
-tries again a few times.  It keeps unmapped modules for the names of their functions, but only the last ones,
-because a process may load new modules without end.
+tries again a few times.  `ModuleMap` keeps the last modules that were unmapped, for the names of their
+functions; it does not keep all of them, because a process may load new modules without end.
 """
 
 import re
@@ -147,7 +147,7 @@ class ModuleMap:
         return bool(self._to_retry) and self._lookup(address) in self._to_retry
 
     def reload(self, modules: Collection[Module]) -> frozenset[Module]:
-        """Read the maps after one of `modules` was replaced; return the modules now at these addresses."""
+        """Read the maps after one of `modules` was replaced.  Return the modules that are there now."""
         self._modules = {mapping: m for mapping, m in self._modules.items() if m not in modules}
         self._mapped = {key: m for key, m in self._mapped.items() if m not in modules}
         self.refresh(force=True)
@@ -168,7 +168,7 @@ class ModuleMap:
         return [*problems, *(text for module in self._all_modules.values() for text in module.problems)]
 
     def mapping(self, address: int) -> Mapping | None:
-        """Return the executable mapping at `address`, or None.  This may read the maps again."""
+        """Return the executable mapping at `address`, or None, perhaps after another read of the maps."""
         mapping = self._lookup(address)
         if mapping is None and not self._is_fresh:
             self.refresh()

@@ -2,10 +2,10 @@
 
 Stops can sample any thread and any stack, at random instants.  Stops cost some percent of a CPU, which
 matters only if no CPU is free.  Stops miss a thread that runs for microseconds at a time, because the thread
-has left its CPU when the stop comes.  In these two cases, timers are better, if the kernel permits timers.
+has left its CPU when the stop comes.  Timers have neither of these problems, but need a permission.
 
 So a recording in cpu mode begins with stops.  After half a second, sfsample chooses stops or timers for the
-rest of the recording.  It chooses earlier if all CPUs are busy, or if stops miss most of the CPU time.
+rest of the recording.  The choice comes earlier if all CPUs are busy, or if stops miss most of the CPU time.
 """
 
 import logging

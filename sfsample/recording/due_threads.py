@@ -1,12 +1,12 @@
 """Decides which threads of a process are due at a tick.
 
-If a recording has fewer than 16 threads, every thread is due at every tick.  If a recording has more threads,
-those that have long been quiet take turns, so that about 16 of them are due at a tick.  The next turn of a
+If a recording has fewer than 16 threads, every thread is due at every tick.  In a larger recording, threads
+that have long been quiet take turns, so that about 16 of them are due at a tick.  The next turn of a
 quiet thread comes after a random number of ticks, at most a quarter of the time since it became quiet.  In
 cpu mode, a thread is quiet while it does not run.  In wall mode, a thread that hardly runs is quiet, too.
 
 A sample stands for all ticks since the previous sample of its thread.  The sample is exact if the thread's
-scheduler counters have not changed.  Otherwise, samples are right on average, because turns are random.
+scheduler counters have not changed.  Other samples are right on average, because turns are random.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class SampledThread:
         self.counted = counted  # tick up to which samples of the thread were counted
         self.idle_until = counted  # tick up to which the thread has not run
         self.quiet_since = counted  # tick since which the thread has been quiet
-        self.off_cpu_counters: bytes | None = None  # scheduler counters, the same until the thread runs
+        self.off_cpu_counters: bytes | None = None  # scheduler counters; they change when the thread runs
         # Stack to count again until the thread runs, or None if a thread that does not run has no samples.
         self.last_stack: tuple[Stack, Places] | None = None
         # Stacks of suspended tasks, each with its number of tasks, or None if the thread has run since.

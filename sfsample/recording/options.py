@@ -52,7 +52,7 @@ class RecordOptions:
     gil: bool = False  # True: count only samples of threads that hold the GIL of CPython
     labels: Sequence[tuple[str, str]] = ()  # labels that override those that sfsample finds
     environ: bool = True  # True: read labels from the environment, too (`process.labels`)
-    blame: bool = False  # True: add the stack of a lock's holder to those of its waiters (mode "wall")
+    blame: bool = False  # True: add a lock holder's stack to the stacks of the waiters (mode "wall")
     min_wait: float = 0.0  # length of the shortest wait that counts, in s (mode "wall")
     wait_details: bool = False  # True: frames of waits have addresses, descriptors and pids (mode "wall")
     python: PythonView = PythonView.AUTO  # frames to show for threads that run Python

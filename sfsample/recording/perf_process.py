@@ -11,6 +11,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
+from sfsample.core.checkpoint import OutOfTime
 from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
@@ -26,8 +27,9 @@ from sfsample.recording.tid_history import TidHistory
 from sfsample.unwind.unwinder import Unwinder
 
 _REPLACED = "its code was replaced before the stack could be unwound"
+_TOO_LATE = "the recording ended before its stack was unwound"
 _LEFT = "the thread had left user space for good, or runs 32-bit code"
-_MIN_TIDS = 256  # thread ids; sfsample forgets ended threads when it has noted more
+_MIN_TIDS = 256  # thread ids; if more are noted, sfsample forgets ended threads
 
 
 class StackUse:
@@ -129,11 +131,13 @@ class PerfProcess:
                 self._deferred = records[position:]
                 break
             if isinstance(record, PerfSample):
-                before_each()
                 since_ns = min(record.at_ns, self._maps_read_ns)
                 mapped = [where for where, at in mapped_at.items() if at > since_ns]
                 try:
+                    before_each()
                     self._sample(record, mapped, start_ns)
+                except OutOfTime:
+                    self._profile.stats.count_failed(_TOO_LATE, 1)
                 except ReadFailed as failure:
                     self._profile.stats.count_failed(str(failure), 1)
             elif isinstance(record, Born):

@@ -6,13 +6,14 @@ keep step with each other.  The copies wait in the rings until sfsample wakes up
 threads run first.  If a ring is full, the kernel drops copies, and sfsample counts them as lost.
 
 With --subprocesses, a new process inherits the timers of its creator, so the samples of the process begin
-with its first instruction.  They are lost if the process ends before sfsample can open it.
+with its first instruction.  The samples are lost if the process ends before sfsample can open it.
 """
 
 import math
 import time
 from collections.abc import Callable, Iterable
 
+from sfsample.core.checkpoint import PENDING_STOPS, OutOfTime
 from sfsample.process.kernel_symbols import KERNEL_SYMBOLS_HIDDEN, KernelSymbols, shows_addresses
 from sfsample.process.perf_records import Lost, PerfSample, Record, RecordOfProcess
 from sfsample.process.priority import avoid_preempting
@@ -22,7 +23,7 @@ from sfsample.recording.perf_process import PerfProcess, StackUse
 from sfsample.recording.processes import Recording
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
-from sfsample.recording.ticks import OverheadLimit, uniform
+from sfsample.recording.ticks import MAX_LATE_S, OverheadLimit, uniform
 from sfsample.recording.timer_set import TimerSet
 from sfsample.unwind.unwinder import Unwinder
 
@@ -215,7 +216,7 @@ class PerfSampler:
         return float("inf") if self._duration is None else self._duration - self._elapsed_s()
 
     def _ticks(self, elapsed_s: float) -> int:
-        """Return the number of ticks, as for stops: one for each 1/rate seconds, and at least one."""
+        """Return the number of intervals of 1/rate until now (at least 1), as the number of ticks."""
         return max(1, round(min(elapsed_s, self._duration or math.inf) * self._options.rate))
 
     # -- reading the rings
@@ -261,11 +262,13 @@ class PerfSampler:
         for process in self._alive.values() if not self._end_s else ():
             process.read_cpu_time()
 
-    def _note_end(self) -> None:
-        """End the recording when its duration is over, even if some records are not unwound yet."""
+    def _note_end(self, late_s: float = 2 * MAX_LATE_S) -> None:
+        """End the recording when its duration is over.  Raises OutOfTime `late_s` later."""
         if not self._end_s and self._left_s() <= 0:
             self._read_cpu_times()
             self._end_s = self._elapsed_s()
+        if self._left_s() < -late_s:
+            raise OutOfTime
 
     def _count(self, records: Iterable[Record], until_ns: int | None = None) -> None:
         """Count the samples of open processes; other records wait for one call, and are lost after that."""
@@ -286,8 +289,9 @@ class PerfSampler:
                 by_pid[record.pid].append(record)
             else:
                 self._unclaimed.append(record)
-        for pid, process in self._alive.items():
-            process.take(by_pid[pid], self._start_ns, until_ns, self._note_end)
+        with PENDING_STOPS.calling(lambda: self._note_end(MAX_LATE_S)):
+            for pid, process in self._alive.items():
+                process.take(by_pid[pid], self._start_ns, until_ns, self._note_end)
 
     def _count_unclaimed(self, records: Iterable[Record]) -> None:
         lost = sum(isinstance(record, PerfSample) for record in records)

@@ -16,7 +16,7 @@ _UNOPENED = "subprocess not recorded: the recording ended before its turn"
 
 
 class Processes:
-    """The open processes: `named` has those of the user, `descendants` those that sfsample found.
+    """The open processes: `named` by the user, and `descendants` that sfsample has found.
 
     A recording ends when no named process is left.  A descendant that cannot be opened is only counted.
     """

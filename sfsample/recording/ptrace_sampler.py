@@ -1,14 +1,15 @@
 """Samples processes by stopping or reading their threads, at the ticks of a schedule.
 
-The schedule depends on the cost of samples only if the overhead has a limit (`EvenRate`).  sfsample counts a
+The schedule depends on the cost of samples only if the overhead has a limit.  sfsample counts a
 missed tick, and takes no other tick instead.  At each tick, sfsample follows births and ends of processes,
 and samples the due threads of each process (`ProcessSampler.tick`).
 """
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
-from sfsample.core.checkpoint import PENDING_STOPS
+from sfsample.core.checkpoint import PENDING_STOPS, OutOfTime
 from sfsample.core.python_view import PythonView
 from sfsample.process.capture import ThreadCapturer
 from sfsample.process.had_cpu import OwnRun, WakeUp
@@ -22,7 +23,7 @@ from sfsample.recording.processes import Recording
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import BEGINNING, TickTime
 from sfsample.recording.stats import Stats
-from sfsample.recording.ticks import EvenRate, OverheadLimit, Schedule, uniform
+from sfsample.recording.ticks import MAX_LATE_S, SLOWNESS, OverheadLimit, Schedule, uniform
 from sfsample.recording.wait_finder import WaitFinder
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.unwind.unwinder import Unwinder
@@ -122,7 +123,7 @@ class PtraceSampler:
         if self._began is not None:
             self.profile.stats.late_ticks += schedule.skip(self._clock.now()) - self.profile.stats.ticks
         self._refresh_at = self._clock.now() + _REFRESH_S
-        even_rate = EvenRate(self._options.max_overhead, self._options.rate, self._spent_s())
+        limit = OverheadLimit(self._options.max_overhead, self._clock.now(), self._spent_s(), SLOWNESS)
         stats = self.profile.stats
         while not schedule.over:
             if not self._wait(schedule.next(), should_stop):
@@ -138,15 +139,16 @@ class PtraceSampler:
             self._report_missed(now, missed)
             if missed:
                 continue
-            at_ns = round((now - self._start) * 1e9)
-            with PENDING_STOPS.calling(self._choose_priority):
+            at_ns, lives = round((now - self._start) * 1e9), True
+            with suppress(OutOfTime), PENDING_STOPS.calling(lambda: self._at_checkpoint(schedule.end)):
                 lives = self._tick(
                     at_ns, woken, lambda: self._clock.now() < schedule.end and not should_stop()
                 )
             if not lives:
                 return "target"
             if self._options.max_overhead is not None:
-                schedule.stretch = even_rate.stretch(schedule.stretch, self._spent_s())
+                now = self._clock.now()
+                schedule.stretch = 1 + (limit.resume_at(now, self._spent_s()) - now) * self._options.rate
         return "duration" if self._wait(schedule.end, should_stop) else "signal"
 
     def _report_missed(self, now: float, missed: int) -> None:
@@ -169,8 +171,14 @@ class PtraceSampler:
                 await_stop(min(left, _MAX_STOP_WAIT_S))
         return False
 
+    def _at_checkpoint(self, end_s: float) -> None:
+        """Choose the priority of long work.  Raises OutOfTime soon after `end_s`."""
+        self._choose_priority()
+        if self._clock.now() > end_s + MAX_LATE_S:
+            raise OutOfTime
+
     def _choose_priority(self) -> None:
-        """Use real-time priority, up to a share of one CPU; checkpoints in long work call this, too."""
+        """Use real-time priority, up to a share of one CPU."""
         now = self._clock.now()
         is_wanted = self._real_time.resume_at(now, REAL_TIME_PRIORITY.used_s()) <= now
         REAL_TIME_PRIORITY.during_ticks(is_wanted=is_wanted)

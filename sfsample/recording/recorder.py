@@ -197,7 +197,7 @@ class Recorder:
     def count(self, thread: SampledThread, capture: Capture, until: TickTime, *, ran: bool = True) -> None:
         """Count the stack that `see` kept, for all ticks since the last sample of the thread.
 
-        If `ran` is False, the thread slept.  Then its CPU time is kept for a sample in which the thread runs.
+        If `ran` is False, the thread slept, and its CPU time is kept for a sample in which the thread runs.
         Otherwise most CPU time of a thread that works in bursts would count for the call in which it sleeps.
         """
         assert thread.last_stack is not None  # noqa: S101 - our own invariant

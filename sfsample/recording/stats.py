@@ -110,7 +110,7 @@ class Stats:
         self.timers_of: str | None = None  # "threads" or "cpus"
         self.timers_refused = False  # True: timers would be better, but the kernel does not permit them
         self.max_stack_bytes = 0  # largest distance between the innermost and the outermost frame
-        self.pauses = Pauses()  # times from the request to stop to the release
+        self.pauses = Pauses()  # times between the request for a stop and the release
         self.held = Pauses()  # pauses, without the time for which the thread waited for a CPU
         self.stacks: Counter[StopReason] = Counter()
         self.frames: Counter[str] = Counter()

@@ -93,8 +93,8 @@ def no_sample_lines(stats: Stats) -> Iterator[str]:
     if stats.timers_since_s is not None:
         period_ns = round(1e9 / stats.rate_hz)
         if stats.cpu_charged_ns > period_ns:
-            yield f"the timers gave no sample of {brief_time(stats.cpu_charged_ns)} of CPU time"
-            yield "with a higher --rate, a thread gets a sample for less CPU time"
+            yield f"the timers took no sample in {brief_time(stats.cpu_charged_ns)} of CPU time"
+            yield "with a higher --rate, a thread needs less CPU time for a sample"
             yield "--no-perf-events can also sample threads with less CPU time"
         else:
             yield f"no thread used {brief_time(period_ns)} of CPU time, which gives one sample: {cause}"

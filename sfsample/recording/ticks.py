@@ -4,9 +4,9 @@ Interval k begins at start + k / rate; its tick is drawn from the interval with 
 rate is exact, and no periodic work of the target can keep step with the ticks.  Two ticks are at most two
 intervals apart.  The last interval may be shorter than the others.  No clock is read here.
 
-`EvenRate` makes the intervals longer if ticks cost too much.  The tick of a longer interval is drawn from its
-first half, but at least from the first 1/rate, so the ticks are more evenly spaced.  These ticks cannot keep
-step with periodic work, either, because the intervals vary with the cost.  `OverheadLimit` limits other work.
+If ticks cost too much (`OverheadLimit`), the intervals become longer.  The tick of a longer interval is drawn
+from its first half, but at least from the first 1/rate, so the ticks are more evenly spaced.  These ticks
+cannot keep step with periodic work, either, because the intervals vary with the cost.
 
 Invariant: a tick whose interval has passed is counted as missed, and no later tick replaces it
 (tests/recording/test_ticks.py).
@@ -20,9 +20,10 @@ from random import Random
 # generator, because a program that uses the library may have seeded the generator of the module `random`.
 uniform = Random().random  # noqa: S311 - a random instant, not a secret
 
+MAX_LATE_S = 0.4  # seconds after the end of a recording in which code is still analysed
+SLOWNESS = 8  # the next interval is longer by 1/8 of the debt
 _MAX_SAVED_S = 0.25  # largest unused time that is saved, in seconds of elapsed time
 _MAX_DEBT_S = 2.0  # largest overspent time that is paid back, in seconds of elapsed time
-_REPAID_BY_INTERVAL = 1 / 8  # share of the overspent time by which the next interval is longer
 
 
 class Schedule:
@@ -75,12 +76,13 @@ class Schedule:
 class OverheadLimit:
     """Limits the time that sfsample spends to `share` of the elapsed time (None: no limit).
 
-    `spent_s` is the time that was spent until `now_s`.  The limit holds over any two seconds.  Unused time is
-    saved for 0.25 s.  A burst (the first stacks of a large program) is paid back within two seconds.
+    `spent_s` is the time that was spent until `now_s`.  Unused time is saved for 0.25 s.  A burst (the first
+    stacks of a large program) is paid back for two seconds at most.  Each pause pays back 1/`slowness` of the
+    debt.  With 1, the limit holds over any two seconds; with 8, the pauses are even.
     """
 
-    def __init__(self, share: float | None, now_s: float, spent_s: float) -> None:
-        self._share = share
+    def __init__(self, share: float | None, now_s: float, spent_s: float, slowness: int = 1) -> None:
+        self._share, self._slowness = share, slowness
         self._now_s, self._spent_s = now_s, spent_s
         self._saved_s = 0.0  # elapsed time that the next samples may use; negative: a debt
 
@@ -90,27 +92,6 @@ class OverheadLimit:
             return now_s
         passed_s, cost_s = now_s - self._now_s, max(0.0, spent_s - self._spent_s) / self._share
         self._now_s, self._spent_s = now_s, spent_s
-        self._saved_s = min(self._saved_s + passed_s, _MAX_SAVED_S) - cost_s
-        self._saved_s = max(self._saved_s, -_MAX_DEBT_S)
-        return now_s + max(0.0, -self._saved_s)
-
-
-class EvenRate:
-    """Makes intervals of 1/`rate` longer, so that ticks take at most `share` of the time; None: no limit.
-
-    If a tick costs more than its interval allows, time is overspent.  Each interval is longer by 1/8 of the
-    overspent time.  So the length of the intervals follows the cost of the ticks slowly.
-    """
-
-    def __init__(self, share: float | None, rate: float, spent_s: float) -> None:
-        self._share, self._rate, self._spent_s = share, rate, spent_s
-        self._overspent = 0.0  # in units of 1/rate
-
-    def stretch(self, stretch: float, spent_s: float) -> float:
-        """Return the length of the next interval, in units of 1/rate; `stretch`: length of the last one."""
-        if self._share is None:
-            return 1.0
-        cost_s = min(max(0.0, spent_s - self._spent_s) / self._share, _MAX_DEBT_S)
-        self._spent_s = spent_s
-        self._overspent = max(0.0, self._overspent + cost_s * self._rate - stretch)
-        return 1.0 + self._overspent * _REPAID_BY_INTERVAL
+        self._saved_s = min(self._saved_s + passed_s, _MAX_SAVED_S) - min(cost_s, _MAX_DEBT_S)
+        self._saved_s = max(self._saved_s, -_MAX_DEBT_S * self._slowness)
+        return now_s + max(0.0, -self._saved_s) / self._slowness

@@ -1,8 +1,8 @@
 """Finds what a sleeping thread waits for, and makes a frame that shows the wait.
 
 A wait lasts while the scheduler's counters of the thread stay the same.  sfsample finds each wait only once,
-and counts its frame again with the stack.  The evidence is read after the capture.  If the thread has run
-in between, the evidence may belong to another wait.  Then only the system call of the capture counts.
+and counts its frame again with the stack.  The evidence is read after the capture.  If the thread has run in
+between, only the system call of the capture counts, because the evidence may belong to another wait.
 """
 
 from collections import Counter

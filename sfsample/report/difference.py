@@ -3,8 +3,8 @@
 docs/diff.md explains the arithmetic.  Counts are compared, not percentages, because the error of a count is
 known (about its square root).  The more functions are compared, the larger a change must be to count.  If
 other times of the same service are known ("ordinary times"), a change must also exceed the differences
-between ordinary times (report/noise.py).  The total CPU time is measured, not counted, so only ordinary
-times judge it.  Each report is first reduced to a small `Side`.
+between ordinary times (report/noise.py).  The total CPU time is measured, so it has no error of a count, and
+is compared with ordinary times only.  Each report is first reduced to a small `Side`.
 
 Invariant: verdicts and intervals are not wrong more often than stated (tests/report/test_difference.py).
 """
@@ -48,7 +48,7 @@ class Side(NamedTuple):
     cpu_ns: int | None = None  # CPU time of all threads
     cpu_samples: float | None = None  # CPU time of all threads, as samples; None: samples are compared
     coverage: float | None = None  # share of the CPU time that samples represent; None: unknown
-    cpu_error: float | None = None  # error of `cpu_samples`; None: the kernel did not measure the CPU time
+    cpu_error: float = 0.0  # error of `cpu_samples`; 0: the kernel did not measure the CPU time
 
     @property
     def amount(self) -> float:
@@ -120,7 +120,7 @@ def compare_sides(
     ]
 
     def changes(
-        counts: Callable[[Side], Mapping[str, float]], errors: tuple[float, float] | None = None
+        counts: Callable[[Side], Mapping[str, float]], errors: tuple[float, float] = (0.0, 0.0)
     ) -> tuple[Change, ...]:
         counted, *others = [(counts(first), counts(second)) for first, second in pairs]
 
@@ -130,9 +130,7 @@ def compare_sides(
 
         return _changes(*counted, exposures, usual if ordinary else None, errors)
 
-    errors = None
-    if ordinary and per_time and before.cpu_error is not None and after.cpu_error is not None:
-        errors = before.cpu_error, after.cpu_error
+    errors = (before.cpu_error, after.cpu_error) if ordinary and per_time else (0.0, 0.0)
     [overall] = changes(lambda side: {"all": side.amount}, errors)
     by_self, by_total = changes(lambda side: side.by_self), changes(lambda side: side.by_total)
     return Difference((before, after), relative, per_time, exposures, overall, by_self, by_total, ordinary)
@@ -143,13 +141,13 @@ def count(report: Report, name: str = "", files: int = 1, *, mode: str = "cpu") 
 
     With `mode` "cpu", CPU time is counted instead of samples if the report has sleeping threads.
     """
-    stats, ticks, weight = report.stats, _ticks(report), SAMPLES
-    cpu_samples = cpu_error = None
+    stats, ticks, weight, cpu_samples, cpu_error = report.stats, _ticks(report), SAMPLES, None, 0.0
     sampled_ns, recorded = report.total(CPU), stats.text("mode")
     cpu_ns = stats.number("cpu_charged_ns") or sampled_ns
-    if (mode, recorded) == ("cpu", "wall") and CPU in report.weights and ticks and report.duration_ns:
+    is_known = CPU in report.weights or stats.has_cpu_time  # a report in which no thread ran has no column
+    if (mode, recorded) == ("cpu", "wall") and is_known and ticks and report.duration_ns:
         weight, cpu_samples = CPU, cpu_ns * ticks / report.duration_ns
-        cpu_error = _CLOCK_ERROR_NS * ticks / report.duration_ns if stats.has_cpu_time else None
+        cpu_error = _CLOCK_ERROR_NS * ticks / report.duration_ns if stats.has_cpu_time else 0.0
     own, total = by_function(report, weight)
     if cpu_samples is not None:  # the samples stand for a part of the CPU time: scale them to all of it
         for counts in (own, total):
@@ -176,7 +174,7 @@ def _ticks(report: Report) -> float:
 
 
 def comparison_name(frame: NamedFrame) -> str:
-    """Return the function of a frame, or the module if it is unknown: addresses differ between builds."""
+    """Return the function of a frame, or its module: not its address, which differs between builds."""
     if frame.function is None and frame.module is not None:
         return f"[{frame.module.rpartition('/')[2].strip('[]')}]"
     return frame.text
@@ -199,17 +197,17 @@ def by_function(report: Report, weight: str) -> tuple[Counter[str], Counter[str]
 
 def _changes(
     before: Mapping[str, float], after: Mapping[str, float], exposures: tuple[float, float],
-    usual: Callable[[str], list[float]] | None, errors: tuple[float, float] | None,
+    usual: Callable[[str], list[float]] | None, errors: tuple[float, float],
 ) -> tuple[Change, ...]:  # fmt: skip
     """Return the changes of all functions, the largest first.
 
     `usual` returns the ordinary differences of a function; None: the inputs are files.  `errors`: errors of
-    the two measured CPU times; None: samples are counted.  Equal changes have the order of the frames.
+    the two measured CPU times; 0: samples are counted.  Equal changes have the order of the frames.
     """
     names = [*dict.fromkeys((*after, *before))]
     changes = [_change(name, (before.get(name, 0), after.get(name, 0)), exposures) for name in names]
     chances = [_p_value(change.before, change.after, exposures) for change in changes]
-    if errors is not None:
+    if all(errors):
         changes = [_measured(change, errors, exposures) for change in changes]
         chances = [float(change.low <= 1 <= change.high) for change in changes]
     if usual is not None:

@@ -1,6 +1,6 @@
 """Makes reports out of reports: merges reports, merges frames, selects stacks.
 
-Weights are added.  If a fact (host, rate) differs, it becomes unknown.  A sum of reports has no timeline.
+Weights are added.  A fact (host, rate) that differs becomes unknown.  A sum of reports has no timeline.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -104,7 +104,7 @@ def _add(builder: ReportBuilder, report: Report) -> int:
 
 
 def _select_weights(report: Report, facts: list[Report]) -> Report:
-    """Return the report with the weights that all inputs have."""
+    """Return the report with only the weights that all inputs have."""
     kept = [at for at, name in enumerate(WEIGHTS) if all(name in fact.weights for fact in facts)]
     if len(kept) == len(WEIGHTS):
         return report

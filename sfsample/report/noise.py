@@ -1,12 +1,12 @@
 """Decides whether two periods of time differ more than two ordinary periods do.
 
 An ordinary difference is the difference between two other periods of the same service, as long and as far
-apart as the compared periods.  Differences between single slices would be too small, because load and phases
-last for minutes or hours.  Then most unchanged hours would seem to have changed.
+apart as the compared periods.  (Differences between single slices would be too small as a measure, because
+load and phases last for minutes or hours.)
 
-The difference of a function is the logarithm of the ratio of its shares.  It is divided by the root mean
-square of n ordinary differences.  If nothing has changed, the result has Student's t distribution with n
-degrees of freedom.  The mean is not subtracted, because it is a part of the difference between ordinary days.
+The difference of a function is the logarithm of the ratio of its shares.  This difference is divided by the
+root mean square of n ordinary differences.  If nothing has changed, the quotient has Student's t distribution
+with n degrees of freedom.  The mean is not subtracted, because it is a part of ordinary differences.
 
 Invariant: if nothing has changed, at most 5 % of comparisons say that a function has changed
 (tests/report/test_noise.py, scripts/prove-comparison).

@@ -1,6 +1,6 @@
 """A report is a profile with names.  Every format writes a report.
 
-A report contains plain values: no process, no open file.  Its tables refer to each other by index.  The code
+A report contains plain values: no process, no open file.  The tables refer to each other by index.  The code
 that makes a report cleans every text, so a writer can print each text to a terminal without changes.
 """
 
@@ -84,7 +84,7 @@ class Report(NamedTuple):
 
 
 class Numbers(dict[_T, int]):
-    """A number for each value, from 0 on, in the order of the first look-ups."""
+    """Numbers values from 0 on, in the order of their first look-ups."""
 
     def __missing__(self, value: _T) -> int:
         self[value] = number = len(self)

@@ -10,13 +10,13 @@ Columns = Sequence[Sequence[int]]  # stacks, samples, wall time, CPU time: colum
 
 
 class TimeSlice(NamedTuple):
-    """A slice of time, in seconds since the epoch; the first column has indexes of the report's stacks."""
+    """A slice of time, in seconds since the epoch."""
 
     begin_s: float
     end_s: float
     cpu_charged_ns: int  # CPU time of the threads
     cpu_sampled_ns: int  # CPU time that samples represent
-    columns: Columns
+    columns: Columns  # the column of stacks has indexes into `Report.stacks`
     cpu_ms: Sequence[int] = ()  # sampled CPU time of each second; empty if it is unknown
 
 

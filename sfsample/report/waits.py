@@ -32,7 +32,7 @@ def wait_of(report: Report, stack: ReportStack) -> str | None:
 
 
 def by_wait(report: Report) -> Report:
-    """Return the report with the class of its wait as the first frame of each stack (`--by wait`)."""
+    """Add the class of a stack's wait as the first frame of the stack (`--by wait`)."""
 
     def with_class(frames: Sequence[NamedFrame]) -> list[NamedFrame]:
         frame = wait_frame(frames)
@@ -81,7 +81,7 @@ def _groups(report: Report) -> dict[int, _Group]:
 def _pools(report: Report, groups: Mapping[int, _Group]) -> set[tuple[_Group, tuple[int, ...]]]:
     """Return each group with the stacks in which most of its threads wait most of the time.
 
-    These stacks wait at a condition variable, as the workers of a pool do while they have no work.
+    Only waits at a condition variable count, because there the workers of a pool wait for work.
     """
     totals: Counter[int] = Counter()
     waits: Counter[tuple[int, tuple[int, ...]]] = Counter()

@@ -1,4 +1,4 @@
-"""Reads the frames of Python and Go from the memory of the target; each language has a package."""
+"""Reads the frames of Python and Go from the memory of the target."""
 
 from collections.abc import Sequence
 from typing import Protocol

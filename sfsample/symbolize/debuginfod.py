@@ -6,7 +6,7 @@ Invariant: a download is limited in size; the cache gets the complete file or no
 may have written is not used (tests/symbolize/test_debuginfod.py).  Like any debug file, a download is used
 only if it has the right build-id.
 
-Source: debuginfod_find_debuginfo(3): the file is CACHE/BUILDID/debuginfo.  It is empty if no server has it.
+Source: debuginfod_find_debuginfo(3): the file is CACHE/BUILDID/debuginfo, and empty if no server has it.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Finds source lines and inlined functions in DWARF.  Only this file uses the library `symbolic`.
 
-The library is an extra (`pip install 'sfsample[lines]'`).  It converts all DWARF of a file at once (0.2 s for
+The library is an extra (`pip install 'sfsample[lines]'`), and converts all DWARF of a file at once (0.2 s for
 the debug file of glibc).  A watch names places again and again, so the result is cached.  The `.dwo` and
 `.dwp` files of split DWARF are not read.
 

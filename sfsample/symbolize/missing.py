@@ -12,7 +12,7 @@ from sfsample.core.filesystem import ProcessRoot, Root
 from sfsample.modules.module import Module
 from sfsample.symbolize.perf_map import perf_map_path
 
-# prefixes of glibc's files; "libc.so" is musl's
+# beginnings of the names of glibc's files; "libc.so" belongs to musl
 _GLIBC_NAMES = ("libc.so.", "libc-", "ld-linux", "libm.so.", "libpthread", "ld-2")
 _DEBIAN = ("debian", "ubuntu")
 _REDHAT = ("fedora", "rhel", "centos")

@@ -7,8 +7,8 @@ A function without a size is a guess.  A function with a size, in any table, is 
 has local functions, a guess ends where the next function begins.  PLT stubs are in no table: their
 relocations name them.
 
-`.gnu_debugdata` (MiniDebugInfo) is an ELF file, compressed with xz.  It has the function symbols that
-`.dynsym` lacks.  Each run unpacks it, in 0.1 s for 1 MB.  Source: gdb manual, "MiniDebugInfo".
+`.gnu_debugdata` (MiniDebugInfo) is an ELF file, compressed with xz, that has the function symbols that
+`.dynsym` lacks.  Each run unpacks this file, in 0.1 s for 1 MB.  Source: gdb manual, "MiniDebugInfo".
 
 Invariant: no method raises, and the unpacked size is limited (tests/symbolize/test_module_symbols.py).
 """

@@ -43,7 +43,7 @@ class NamedFrame(NamedTuple):
 
 
 def python_frame(place: PythonPlace, *, executed: bool = False) -> NamedFrame:
-    """Return a Python frame.  Its text has the line of the definition or, if `executed`, `place.line`."""
+    """Return a Python frame; its text has the line of the definition or, if `executed`, `place.line`."""
     function, file = clean_name(place.function), clean_name(place.file) if place.file else None
     line = (place.line if executed else None) or place.first_line
     where = f" ({clean_name(place.path or import_path(place.file))}:{line})" if file else ""

@@ -26,7 +26,7 @@ class NameOptions:
 class SymbolOptions(NameOptions):
     """The options of `NameOptions`, and further options for the search for names."""
 
-    go_places: bool = False  # file, line and inlined functions of Go code only: its table is quick to read
+    go_places: bool = False  # file, line and inlined functions, for Go code only
     fetch: "FetchDebugFile | None" = None  # function that asks a debuginfod server
     progress: Progress = lambda _text: None
 

@@ -7,7 +7,7 @@ A JIT reuses memory, so several functions may cover an address.  The last functi
 recording reads the file again and again, and names a place when it samples the place, because the target may
 later append another function at this address, or remove the file.  Each read begins where the last one ended.
 Reads take at most a tenth of the time.  If a file is too large, sfsample reads only its end, and says so
-(`problem`).  It reads no more bytes than the stated size: files of /proc state 0, and some have no end.
+(`problem`).  No read goes beyond the stated size, because a file of /proc states 0 and may have no end.
 
 Source: Linux, tools/perf/Documentation/jit-interface.txt: lines `START SIZE NAME`, the numbers hexadecimal;
 `dso__load_perf_map` in tools/perf/util/symbol.c reads them with strtoull(3).
@@ -51,7 +51,7 @@ class PerfMap:
         self._max_ends = array("Q", accumulate(self._ends, max))  # greatest end of the functions so far
 
     def find(self, address: int) -> Symbol | None:
-        """Return the function that covers an address, the last in the file; or None."""
+        """Return the last function in the file that covers an address, or None."""
         best = max(self._covering(address), key=self._names.__getitem__, default=None)
         if best is None:
             return None

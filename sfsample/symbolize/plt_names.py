@@ -1,8 +1,8 @@
 """Names PLT stubs: `printf@plt`.
 
 A stub jumps through a GOT slot, the slot has a relocation, and the relocation has a symbol.  The first stub
-of a lazy `.plt`, which calls the dynamic linker, has no name.  Lazy stubs with endbr64 have no name either:
-they use no slot, and each runs once.
+of a lazy `.plt`, which calls the dynamic linker, has no name.  Lazy stubs with endbr64 have no name either,
+because they use no slot, and each of them runs only once.
 """
 
 from bisect import bisect_right

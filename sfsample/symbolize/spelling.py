@@ -1,6 +1,6 @@
 """Spells a symbol as the user wants to see it: demangled or raw, with or without clones and arguments.
 
-It demangles C++ (Itanium ABI) and Rust (v0 and legacy).  `named_frame.clean_name` cleans the text later.
+C++ (Itanium ABI) and Rust (v0 and legacy) are demangled.  `named_frame.clean_name` cleans the text later.
 
 Invariant: nothing raises or hangs, and a name never becomes empty (tests/symbolize/test_spelling.py,
 tests/symbolize/test_spelling_demangle.py).  A name that cannot be demangled or parsed stays as it is.

@@ -1,15 +1,15 @@
 """Finds the function that contains a vaddr in an ELF64 symbol table.
 
-A table may have 100,000 records.  So it stays packed, and is sorted by operations on whole arrays.  The order
+A table may have 100,000 records, so it stays packed, and is sorted by operations on whole arrays.  The order
 of preference is:
 
 1. a function (STT_FUNC, STT_GNU_IFUNC) whose stated size covers the vaddr, the innermost first;
 2. a guess: a function without a size, or a label (STT_NOTYPE: hand-written assembly), in an executable
    section.  A symbol without a size extends to the next symbol, but not beyond its section.
 
-Among aliases, global and weak symbols come before local ones, then names without a leading underscore, then
-the shortest, then the first in the alphabet.  Undefined, absolute and common symbols and ARM mapping symbols
-(`$x`) are no code.
+Of several aliases, a global or weak symbol is preferred, then a name without a leading underscore, then the
+shortest name, then the first name in the alphabet.  Undefined, absolute and common symbols and ARM mapping
+symbols (`$x`) are not code.
 
 Invariant: no damaged table raises an exception; a look-up reads a limited number of names of limited size,
 and `limit` says that a limit has left out a name (tests/symbolize/test_symbol_table.py).
@@ -56,7 +56,7 @@ class Symbol(NamedTuple):
 
 
 class _SortedRecords:
-    """Records of a symbol table, sorted by start address.  Equal starts stay in table order."""
+    """Records of a symbol table, sorted by start address.  Records with equal starts stay in table order."""
 
     def __init__(self, rows: list[int], values: "array[int]", sizes: "array[int]") -> None:
         rows.sort(key=values.__getitem__)

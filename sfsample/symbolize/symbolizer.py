@@ -32,7 +32,7 @@ _MAX_OFFSET = 1024  # bytes from the start of a variable; a larger offset is not
 
 
 class Symbolizer:
-    """Names the locations of one result.  Make a new one for each result: it keeps the tables of all modules.
+    """Names the locations of one result.  A symbolizer keeps all tables, so make a new one for each result.
 
     `process_roots`: process key -> root directory, in which the perf map is searched.
     Invariant: the debug file of a module is searched only in the root of the processes that map the module,
@@ -180,9 +180,9 @@ class Symbolizer:
     def _generated_frame(self, location: Location) -> NamedFrame:
         """Return the frame of code that lies in no file.
 
-        A recording names generated code when it samples the code.  If it found no name, the program may have
-        written the perf map later.  So sfsample reads the map again, and uses a name if the map has had only
-        one function at the address.
+        A recording names generated code when it samples the code.  If the perf map had no name then, the
+        program may have written the name later.  So sfsample reads the perf map again, and uses a name if
+        only one function has been at the address.
         """
         seen = location.generated
         if seen is not None and seen.name:
@@ -206,8 +206,8 @@ class Symbolizer:
 class OfflineSymbolizer:
     """Names places in the modules of a profile from another machine, by path, build-id and vaddr.
 
-    It searches the debug files of `--debug-dir`, of the system and of debuginfod servers.  It also searches
-    the programs themselves: by name in `--debug-dir`, and at their old path.
+    The search covers the debug files of `--debug-dir`, of the system and of debuginfod servers.  It also
+    covers the programs themselves, by name in `--debug-dir`, and at their old path.
     Invariant: a file is used only if it has the build-id (tests/symbolize/test_symbolizer_offline.py).
     """
 
@@ -258,7 +258,7 @@ def _unnamed(location: Location) -> NamedFrame:
 
 
 def _marked_frame(name: str, offset: int | None, kind: str) -> NamedFrame:
-    """Return the frame of a kernel function, or of generated code.  Its text ends with the kind."""
+    """Return the frame of a kernel function, or of generated code; its text ends with the kind."""
     function = clean_name(name)
     return NamedFrame(f"{function}_[{kind}]", function, function, kind=kind, symbol_offset=offset)
 

@@ -5,7 +5,7 @@ leads to the function of the frame, directly or through a linkage stub.  The pla
 and the row of the function then gives the register from which the CFA is counted.
 
 A leaf function of AArch64 or s390x may have its return address in the unknown register (an example is glibc's
-__syscall_cancel_arch).  Then each call of the function in its module gives a candidate.
+__syscall_cancel_arch).  In this case, each call of the function in its module gives a candidate.
 
 A candidate proves nothing by itself.  `Unwinder.search` accepts a candidate only if its walk is the only one
 that reaches the outermost frame.

@@ -1,8 +1,8 @@
 """Defines `UnwindRow`, the rules that every stepper gives, and `apply_row`, which executes them.
 
 From an SFrame row to a caller, step 4 of 4: `apply_row` computes the CFA, the return address and the caller's
-registers.  It reads an `UnwindRow`, the frame's registers and memory, and nothing else.  `rule_cache.py`
-computes the same for plain rows, but faster.
+registers from nothing but an `UnwindRow`, the frame's registers and memory.  `rule_cache.py` computes the
+same for plain rows, but faster.
 
 Invariant: a register that no rule recovers is absent from the caller, never stale (tests/unwind/test_row.py).
 
@@ -112,7 +112,7 @@ def with_popped_words(
 
 
 class _Misses:
-    """A last piece of memory, without bytes.  It notes the first address that all other pieces lack."""
+    """A last piece of memory, without bytes, which notes the first address that all other pieces lack."""
 
     byteorder: ByteOrder = "little"
     first: int | None = None

@@ -53,7 +53,7 @@ class RuleCache:
         self._walks = WalkCache(self._by_return_address)
 
     def add(self, frame: Frame, row: UnwindRow, found: str, arch: Arch, caller_pc: int | None) -> None:
-        """Add `row` if it is plain.  It was accepted at `frame.pc`, and has led to `caller_pc`."""
+        """Add `row`, which was accepted at `frame.pc` and has led to `caller_pc`, if it is plain."""
         self.left -= 1
         if row.ra is None:
             if not frame.exact:
@@ -69,7 +69,7 @@ class RuleCache:
         return frame.pc in (self._by_exact_pc if frame.exact else self._by_return_address)
 
     def add_range(self, pc: int, pc_range: PcRange) -> None:
-        """Add a range of exact pcs.  Its row is the cached row of `pc`."""
+        """Add a range of exact pcs, for which the cached row of `pc` holds."""
         start, end = pc_range
         if end - start <= 1:
             return
@@ -95,8 +95,8 @@ class RuleCache:
     def walk(self, frame: Frame, fp: int | None, words: Words, max_steps: int) -> tuple[list[Frame], Frame]:
         """Step from `frame` at most `max_steps` times; return the passed frames, and the last frame.
 
-        `words` is the copy in which the frame's sp lies.  The last frame has no CFA yet.  This is one long
-        function, to save a Python call for each frame.
+        `words` is the copy in which the frame's sp lies.  The last frame has no CFA yet.  One long function
+        saves a Python call for each frame.
         """
         base, view = words
         pc, sp, _, found, exact = frame

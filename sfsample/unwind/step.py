@@ -14,7 +14,7 @@ If no caller is accepted, the first stepper with a row gives the reason, with tw
 
 Coroutines and hand-made threads mark their first frame with a return address of zero, and chains of frame
 pointers end in zero.  But a wrong row may read a zero from a local variable.  So a zero ends a stack only if
-no word above the zero may be a return address, because a caller would have left one there.
+no word above the zero may be a return address, which a caller would have left there.
 """
 
 from collections import Counter
@@ -126,7 +126,7 @@ class CachedStepper:
 class StepperChain:
     """Steppers in the order in which they are asked.
 
-    `last`: no other order is tried after this one.  So a guess may replace a row that lacks a register.
+    `last`: no other order is tried after this one, so a guess may replace a row that lacks a register.
     """
 
     def __init__(self, modules: ModuleMap, steppers: Sequence[CachedStepper], *, last: bool) -> None:
@@ -223,7 +223,7 @@ class StepperChain:
             rules.add_range(frame.pc, (max(starts), min(ends)))
 
     def _count_rejected(self, walk: Walk, found: str, reason: StopReason, accepted: CachedStepper) -> None:
-        """Count a rejected row, unless a register was unknown or assumed: then the table may be right."""
+        """Count a rejected row.  If a register was unknown or assumed, the table may be right: no count."""
         may_be_wrong = reason is not StopReason.REGISTER_UNKNOWN and not walk.snapshot.assumed
         if may_be_wrong and len(self.rejected) < _MAX_REJECTED_ROWS:
             where = place(walk.frame, self._modules)
@@ -335,8 +335,8 @@ class StepperChain:
     def _guess_may_lead_to(self, pc: int, frame: Frame, arch: Arch) -> bool:
         """Return True if a guess may lead from `frame` to `pc`.
 
-        `pc` may follow a call of the frame's function, or lie in code that cannot be read.  It may also lie
-        where stacks begin, or in a signal trampoline, to which a handler returns without a call.
+        `pc` may follow a call of the frame's function, or lie in code that cannot be read, or where stacks
+        begin.  `pc` may also lie in a signal trampoline, to which a handler returns without a call.
         """
         if self._modules.may_be_returned_to(pc) and self._call_may_lead_to(frame, pc):
             return True
@@ -346,9 +346,9 @@ class StepperChain:
 
 
 def _return_register_of_leaf(row: UnwindRow, walk: Walk) -> int | None:
-    """Return the register in which the caller of the innermost leaf has its own return address, or None.
+    """Return the register with the return address of the innermost leaf's caller, or None.
 
-    Both functions share a private convention.  Some functions of glibc on AArch64 call the leaf
+    Caller and leaf share a private convention.  Some functions of glibc on AArch64 call the leaf
     __libc_arm_za_disable while their own return address is in x13.
     """
     ra, from_leaf = row.ra, len(walk.passed) == 1 and walk.frame.sp == walk.passed[0].sp

@@ -13,7 +13,7 @@ from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.row import UnwindRow
 
 # Run-time addresses [start, end) around an exact pc, for which a stepper gives one answer (a row, or None).
-# It is a plain tuple, because users' steppers return it from `reach`.
+# A plain tuple, because users' steppers return such a range from `reach`.
 PcRange = tuple[int, int]
 ALL_PCS: PcRange = (0, 1 << 64)
 

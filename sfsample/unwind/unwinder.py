@@ -1,4 +1,4 @@
-"""Walks stacks.  It knows the order of the steppers, and repeats a walk if another order may get further.
+"""Walks stacks; knows the order of the steppers, and repeats a walk if another order may get further.
 
 From an SFrame row to a caller, step 1 of 4: `Unwinder.walk` repeats `StepperChain.step` (`step.py`) for the
 innermost frame, its caller, and so on, until a step returns the reason why the walk ends.  Before each step,
@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Final
 
 from sfsample.core.arch import AMD64, Arch
-from sfsample.core.checkpoint import checkpoint
+from sfsample.core.checkpoint import OutOfTime, checkpoint
 from sfsample.core.memory import words_at
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Found, Frame, Stack, StopReason
@@ -31,9 +31,9 @@ from sfsample.unwind.steppers.sframe import SFrameStepper
 SIGNAL_FRAME: Final = SignalFrameStepper()
 NULL_CALL: Final = NullCallStepper()
 START: Final = StartStepper()
-# Steppers that are always asked first.  The first and the third recognize code by its bytes, because its
-# tables may be wrong (a signal trampoline may have CFI, or even an SFrame row).  The second recognizes a call
-# to an address without code: there the frame pointer would skip the calling function.
+# Steppers that are always asked first.  SIGNAL_FRAME and START recognize code by its bytes, because tables
+# may be wrong (a signal trampoline may have CFI, or even an SFrame row).  NULL_CALL recognizes a call to an
+# address without code, where the frame pointer would skip the calling function.
 ALWAYS: Final[tuple[Stepper, ...]] = (SIGNAL_FRAME, NULL_CALL, START)
 # Steppers that the user chooses with `--unwind`, in the user's order.
 CHOICES: Final[dict[str, tuple[Stepper, ...]]] = {
@@ -64,7 +64,7 @@ class Unwinder:
     """Walks the stacks of one process.
 
     `_chain` asks the steppers in the user's order.  SFrame recovers only pc, sp and fp, so a walk may lack a
-    register.  Then `_cfi_chain`, which asks SFrame after CFI, repeats the walk.
+    register.  In this case, `_cfi_chain`, which asks SFrame after CFI, repeats the walk.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Unwinder:
         self._cfi_chain = StepperChain(modules, cfi_first, last=True)
 
     def prepare(self, arch: Arch) -> None:
-        """Import code that the first walks may need: this takes 20 ms, too long while a thread is stopped."""
+        """Import code that the first walks may need: 20 ms would be too long while a thread is stopped."""
         if arch.machine == AMD64.machine:
             from sfsample.unwind.steppers.code_analysis import rows  # noqa: F401
         self._modules.open_first()
@@ -87,22 +87,22 @@ class Unwinder:
     def walk(self, snapshot: ThreadSnapshot) -> Stack:
         """Unwind a snapshot.
 
-        If the walk has shown that the mappings have changed, it is repeated: the first walk may have used
-        rows of a library that is no longer mapped.
+        If the walk has shown that the mappings have changed, it is repeated, because the first walk may have
+        used rows of a library that is no longer mapped.
         """
         generation = self._modules.generation
         stack = self._walk_best(snapshot)
         return stack if self._modules.generation == generation else self._walk_best(snapshot)
 
     def walk_parked(self, snapshot: ThreadSnapshot) -> Stack:
-        """Unwind a goroutine that no thread runs: its pc is a return address."""
+        """Unwind a goroutine that no thread runs, and whose pc is a return address."""
         return self._continue(Walk(snapshot, exact=False), self._chain)
 
     def search(self, snapshot: ThreadSnapshot, stack: Stack) -> Stack:
         """Return a better stack than `stack`, which lacked a register; `stack` itself if there is none.
 
-        A candidate is a possible value of the register (`frame_search.py`).  It is accepted if its walk
-        reaches the outermost frame, each return address follows a call, and no other candidate does so.
+        A candidate is a possible value of the register (`frame_search.py`).  A candidate is accepted if its
+        walk reaches the outermost frame, each return address follows a call, and no other walk does so.
         """
         walk = Walk(snapshot)
         reason = self._continue(walk, self._cfi_chain).stop_reason
@@ -149,8 +149,11 @@ class Unwinder:
 
     def _continue(self, walk: Walk, chain: StepperChain) -> Stack:
         while not self._pass_cached_frames(walk, chain):
-            checkpoint()
-            step = chain.step(walk)
+            try:
+                checkpoint()
+                step = chain.step(walk)
+            except OutOfTime:
+                step = StopReason.OUT_OF_TIME
             if isinstance(step, StopReason):
                 return self._ended(walk, chain, step)
             _advance(walk, step)
@@ -178,7 +181,7 @@ class Unwinder:
 
     def _ended(self, walk: Walk, chain: StepperChain, reason: StopReason) -> Stack:
         missing = chain.missing_word(walk) if reason is StopReason.BAD_MEMORY else None
-        # code without tables whose stack was not copied: a signal handler on another stack interrupted it
+        # a handler on another stack has interrupted code without tables, whose stack was not copied
         if reason is StopReason.NO_ROW and walk.memory.word(walk.frame.sp) is None:
             missing = walk.frame.sp
         where = None if reason is StopReason.OUTERMOST else place(walk.frame, self._modules)

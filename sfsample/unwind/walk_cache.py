@@ -2,7 +2,7 @@
 
 Key: pc and sp of the part's first frame, after they were seen twice.  A part never has the innermost frame.
 Valid in the generation of the `RuleCache` that owns it.  A part is valid for a stack copy if the first frame
-has the same fp and label, and all words that the rows read have the same values.  These words are return
+has the same fp and label, and all words that the rows read have the same values.  The words are return
 addresses, and saved frame pointers from which a CFA was computed.  A walk depends on nothing else, so neither
 the thread nor the time matters.
 If a word has changed, the part loses the frame that read the word and all frames after it, and never grows
@@ -107,8 +107,8 @@ class WalkCache:
     def _readers(self, frames: Sequence[Frame]) -> tuple[dict[int, int], bool, int | None]:
         """Return the first reader of each word; True if a CFA needs the first fp; the last fp's address.
 
-        A walk depends on a saved fp if a CFA is computed from it before another frame saves fp.  Then the
-        frame that saved the fp counts as the reader of the word.
+        A walk depends on a saved fp if a CFA is computed from it before another frame saves fp.  The reader
+        of such a word is the frame that saved the fp.
         """
         readers: dict[int, int] = {}
         fp_at, saver, needs_fp = None, 0, False

@@ -106,7 +106,7 @@ def _mutex(futex: _Futex) -> Lock | None:
 
 
 def _priority_inheriting(futex: _Futex) -> Lock | None:
-    """Check a priority-inheriting mutex: its futex word has the tid of the owner (futex(2)).
+    """Check a priority-inheriting mutex, whose futex word has the tid of the owner (futex(2)).
 
     The kernel writes the tid of the next owner before it wakes that thread.
     """
@@ -117,7 +117,7 @@ def _priority_inheriting(futex: _Futex) -> Lock | None:
 
 
 def _robust(futex: _Futex) -> Lock | None:
-    """Check a robust mutex: its word and its __owner (8) have one tid, and its __kind (16) is robust."""
+    """Check a robust mutex: futex word and __owner (8) have the same tid, and __kind (16) is robust."""
     word, owner = futex.word, futex.value & _OWNER_MASK
     is_held = futex.u32(word) == futex.value and futex.u32(word + 8) == owner and owner in futex.alive
     is_robust = (futex.u32(word + 16) or 0) & _ROBUST
@@ -180,7 +180,7 @@ def _read_lock(futex: _Futex) -> Lock | None:
 
 
 def _write_lock(futex: _Futex) -> Lock | None:
-    """Check a thread that waits to write: it sleeps on __writers_futex (12) or __wrphase_futex (8)."""
+    """Check a thread that waits to write, and sleeps on __writers_futex (12) or __wrphase_futex (8)."""
     address = futex.word - (12 if futex.word % 8 else 8)
     writer = _writer(futex, address)
     if writer is not None:
@@ -200,10 +200,10 @@ def _held_by(readers: int) -> str:
 
 
 def _semaphore(futex: _Futex, sleepers: int | None = None) -> Lock | None:
-    """Check a 64-bit word: one half is the value, on which threads sleep; the other counts the waiters.
+    """Check both halves of a 64-bit word: the value, on which threads sleep, and the number of waiters.
 
     In a C library without symbols, the only evidence is that the number of waiters equals `sleepers`, the
-    number of threads seen asleep on the value.  If it is None, a function on the stack is the evidence.
+    number of threads seen asleep on the value.  None: a function on the stack is the evidence.
     """
     waiters_at = futex.word + (4 if futex.memory.byteorder == "little" else -4)
     value, waiters = futex.u32(futex.word), futex.u32(waiters_at)

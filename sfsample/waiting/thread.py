@@ -22,13 +22,13 @@ class WaitingThread(NamedTuple):
     state: str  # letter of proc(5)
     ns_tid: int = 0  # thread id in its own pid namespace
     call: DecodedSyscall | None = None
-    wchan: str | None = None  # kernel function in which it waits
-    memory: Memory = PiecewiseMemory()  # copies of the memory around the lock that it waits for
-    gil: Gil | None = None  # GIL that it needs to run Python
+    wchan: str | None = None  # kernel function in which the thread waits
+    memory: Memory = PiecewiseMemory()  # copies of the memory around the lock
+    gil: Gil | None = None  # GIL that the thread needs to run Python
     facts: PythonFacts = PythonFacts()
-    functions: tuple[str, ...] = ()  # bare names of the C library's functions on its stack, innermost first
-    in_c_library: bool = False  # its innermost frame is in the C library
-    idle_s: float | None = None  # seconds since it last ran
+    functions: tuple[str, ...] = ()  # bare names of the C library's functions on the stack, innermost first
+    in_c_library: bool = False  # the innermost frame is in the C library
+    idle_s: float | None = None  # seconds since the thread last ran
     asleep: tuple[float, float] | None = None  # begin and end of a sleep, s (monotonic clock); None: unknown
 
 

@@ -48,7 +48,7 @@ _RESOLVER_FUNCTIONS = ("res_nsend", "res_context_send", "res_nquery", "res_query
 
 
 class Wait(NamedTuple):
-    """The wait of a thread.  It ends when thread `tid` of its process or one of the processes `pids` acts."""
+    """The wait of a thread, until thread `tid` of its process or one of the processes `pids` acts."""
 
     kind: WaitKind
     what: str  # object of the sentence: "mutex 0x1"

@@ -29,7 +29,7 @@ from sfsample.watching.triggers import Response, Triggers
 _MAX_SLEEP_S = 0.2  # time between two checks for a request to stop
 _LOOK_S = 2.0  # time between two searches for a target that is missing or has ended
 _ALIVE_S = 30.0  # time between two messages to systemd; less than WatchdogSec= of the unit (cli/service.py)
-_MIN_SLICE_S = 1.0  # least length of a slice that a requested profile cuts short, or that follows it
+_MIN_SLICE_S = 1.0  # least length of a slice before or after a requested profile
 _MAX_LABEL = 100  # characters
 _MAX_SHOWN_PIDS = 5  # pids in a message
 
@@ -113,7 +113,7 @@ class Watch:
 
         def should_stop() -> bool:
             nonlocal ticks
-            if ticks != self._recorder.stats.ticks:  # else a tick hangs, and systemd must notice
+            if ticks != self._recorder.stats.ticks:  # an endless tick sends nothing, so that systemd notices
                 self._say_alive()
             ticks = self._recorder.stats.ticks
             is_cut = options is None and (self.door.is_due() or self.triggers.is_due())

@@ -27,7 +27,7 @@ from sfsample.watching.pull.door import Door, Wanted
 _MIN_GAP_S = 1.0  # least length of a gap; shorter times are needed to write a slice
 _LATE = "sfsample was late, or answered a request or a trigger, or the clock was set"
 _MIN_LEFT = 0.25  # least share of --max-overhead for samples, however much other work costs
-_MIN_PASSED_S = 1.0  # least time by which other costs are divided, as the costly start takes less time
+_MIN_PASSED_S = 1.0  # least time over which other costs are spread; the costly start takes less time
 
 
 class SliceRecorder:

@@ -27,3 +27,15 @@ def test_what_vanished_has_a_box_where_before_gives_the_width(browser, tmp_path)
             assert page.exceptions() == []
     assert [text.split()[0] for text in statuses] == ["kept", "gone"]
     assert "change -75.00 % of all samples" in statuses[1]
+
+
+def test_page_opens_with_the_widths_of_before_if_hardly_anything_is_left(browser, tmp_path):
+    before, after = (
+        from_lines(lines)._replace(duration_ns=10**10, rate_hz=100.0) for lines in ("p;work 400", "p;work 4")
+    )
+    path = tmp_path / "diff.html"
+    path.write_bytes(difference_html(before, after, compare(before, after)))
+    with Tab(browser) as page:
+        page.open(f"file://{path}", "document.documentElement.dataset.ready")
+        assert page.js("document.getElementById('weight').selectedOptions[0].text") == "before"
+        assert "40.00 % of one CPU" in page.text("#status")

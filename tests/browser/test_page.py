@@ -233,13 +233,14 @@ def test_waits_are_coloured_by_their_cause(browser, tmp_path):
     builder, main = ReportBuilder(), NamedFrame("main", "main")
     lock, disk = (NamedFrame(f"[{name}]", f"[{name}]", kind, kind="w", found="wait")
                   for name, kind in (("mutex m", "lock"), ("disk: fsync", "disk")))  # fmt: skip
+    idle = NamedFrame("[idle: w]", "[idle: w]", "sleep", kind="w", found="idle")
     held = [disk, NamedFrame("flush", "flush"), NamedFrame("[held by]w", "[held by]w"), lock, main]
-    for frames, count in (([main], 5), ([lock, main], 2), (held, 2), ([disk, main], 1)):
+    for frames, count in (([main], 5), ([lock, main], 2), (held, 2), ([disk, main], 1), ([idle], 10)):
         builder.add(ReportThread("p", "p"), frames, "outermost", (count,))
     with Page(browser, tmp_path, builder.finish()) as page:
         page.choose("#colour", "cause of the wait")
         lines = "[...document.getElementById('legend').children].map((line) => line.textContent)"
-        assert page.js(lines) == ["no wait 50.0 %", "lock 40.0 %", "disk 10.0 %"], (
+        assert page.js(lines) == ["idle 50.0 %", "no wait 25.0 %", "lock 20.0 %", "disk 5.00 %"], (
             "the holder's is no wait of its own"
         )
         colours = page.js("[...document.querySelectorAll('#legend i')].map((s) => s.style.background)")

@@ -1,6 +1,9 @@
 """A look ends when it has spent its budget, which is counted by reads and bytes; the next one begins anew."""
 
-from sfsample.core.budget import CAPTURE_NS, COPIED_NS, READ_NS, Budget, CountedMemory
+import pytest
+
+from sfsample.core.budget import CAPTURE_NS, COPIED_NS, READ_NS, Budget, CountedMemory, InstructionBudget
+from sfsample.core.checkpoint import OutOfTime
 from sfsample.core.memory import BytesMemory
 
 
@@ -45,3 +48,27 @@ def test_look_ends_when_sfsample_is_asked_to_end() -> None:
     budget = Budget(CAPTURE_NS, lambda: answers.pop(0))
     assert [budget.permits(8) for _ in range(3)] == [True, False, False]
     assert budget.why == "sfsample was asked to end"
+
+
+def test_recording_follows_so_many_instructions_at_once_and_so_many_a_second(monkeypatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    instructions = InstructionBudget()
+    follow(instructions, 1_000_000)  # a dump has no limit
+    instructions.begin()
+    follow(instructions, 150_000)
+    with pytest.raises(OutOfTime):
+        instructions.check()
+    now[0] += 0.5
+    follow(instructions, 20_000)  # a search that has begun goes on: it takes 5,000 of the next ones
+    now[0] += 0.15
+    with pytest.raises(OutOfTime):
+        instructions.check()
+    now[0] += 0.05
+    instructions.check()
+
+
+def follow(instructions: InstructionBudget, number: int) -> None:
+    instructions.check()
+    for _ in range(number):
+        instructions.take()

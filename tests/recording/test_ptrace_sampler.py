@@ -1,9 +1,11 @@
 """The sampler takes its ticks on schedule and ends in time, on a clock that the test sets."""
 
 from itertools import cycle, pairwise
+from math import inf
 
 import pytest
 
+from sfsample.core.checkpoint import PENDING_STOPS, checkpoint
 from sfsample.core.snapshot import Capture, SchedulerEvidence
 from sfsample.recording import process_sampler, ptrace_sampler
 from tests.recording.fake_process import (
@@ -50,7 +52,7 @@ def test_missed_ticks_are_counted_and_never_made_up(process):
 
 
 def test_missed_ticks_at_the_end_do_not_exceed_due_ticks(process):
-    process.costs = {7: 100 * TICK}
+    process.costs = {7: 4 * TICK}
     stats = record(process).stats
 
     assert (stats.ticks, stats.late_ticks, stats.samples) == (8, 1, 7)
@@ -179,6 +181,24 @@ def test_recording_goes_on_while_another_target_lives(clock, process):
     stats = record(process, other).stats
 
     assert (stats.ended_by, len(process.captured), len(other.captured)) == ("duration", 3, 8)
+
+
+# -- the end of a recording
+
+
+def test_endless_work_on_the_first_stack_ends_with_the_recording(process, clock, monkeypatch):
+    def analyse(*_):
+        for _ in range(1_000_000):
+            clock.time += 0.001
+            checkpoint()
+
+    monkeypatch.setattr(PENDING_STOPS, "_collected_ns", -inf)
+    monkeypatch.setattr("sfsample.core.checkpoint._CHECKPOINT_NS", 0)
+    monkeypatch.setattr(process, "capture", analyse)
+    stats = record(process).stats
+
+    assert stats.ended_by == "duration"
+    assert 1.4 <= stats.duration_s < 1.5
 
 
 # -- limit of overhead

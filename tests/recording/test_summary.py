@@ -100,9 +100,9 @@ def test_no_samples_of_short_lived_threads_proposes_flags():
     made = Stats(99.0)
     made.timers_since_s, made.duration_s, made.ticks, made.cpu_charged_ns = 0.0, 10.0, 990, 10**9
     _, lost, why, *hints = lines(made)
-    assert why == "the timers gave no sample of 1000 ms of CPU time"
+    assert why == "the timers took no sample in 1000 ms of CPU time"
     assert lost == "coverage  0 % of 1.00 s of CPU time"
-    assert hints == ["with a higher --rate, a thread gets a sample for less CPU time",
+    assert hints == ["with a higher --rate, a thread needs less CPU time for a sample",
                      "--no-perf-events can also sample threads with less CPU time"]  # fmt: skip
 
 

@@ -109,6 +109,15 @@ def test_cpu_time_of_samples_has_the_chance_of_sampling():
     assert found.overall.verdict == NOISE
 
 
+def test_cpu_time_is_compared_although_no_thread_ran_after():
+    """Then the report has no column of CPU time, and all its samples are of sleeping threads."""
+    busy = wall(10.0, ("run", 500, 5.0), ("sleep", 1000, 0.0), cpu_charged_ns=5 * 10**9)
+    stats = ReportStats({"mode": "wall", "cpu_charged_ns": 10**6})
+    found = compare(busy, timed(10, "p;sleep 1500")._replace(stats=stats))
+    assert found.overall.verdict == SHRANK
+    assert [change.name for change in found.by_self] == ["run"]
+
+
 def test_relative_compares_shares_although_rates_are_known():
     idle, busy = timed(10, "p;a 100", "p;b 100"), timed(10, "p;a 400", "p;b 400")
     assert verdicts(idle, busy) == {"a": GREW, "b": GREW}
@@ -308,6 +317,14 @@ def test_cpu_time_without_samples_belongs_to_functions_by_their_shares():
     found = compare(half, half)
     assert {change.name: change.share_after for change in found.by_self} == {"a": 0.15, "b": 0.05}
     assert warnings(found)[0] == "before: samples stand for 20 % of the CPU time"
+
+
+def test_page_says_low_coverage_once():
+    half = wall(10, ("a", 30, 0.3), cpu_charged_ns=2 * 10**9, cpu_sampled_ns=4 * 10**8)
+    page = difference_html(half, half, compare(half, half)).decode()
+    data = json.loads(page.partition('id="profile">')[2].partition("</script>")[0])
+    worth = "samples stand for 20 % of the CPU time: shares may be wrong"
+    assert data["losses"] == [f"before: {worth}", f"after: {worth}"]
 
 
 def test_page_has_the_widths_of_the_larger_side_and_shares_of_cpu_time():

@@ -3,6 +3,7 @@
 import pytest
 
 from sfsample.core.arch import AARCH64, S390X
+from sfsample.core.checkpoint import OutOfTime
 from sfsample.core.memory import BytesMemory
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.snapshot import ThreadSnapshot
@@ -211,3 +212,25 @@ def test_rejected_row_is_not_counted_if_register_was_assumed():
     assert unwinder.walk(taken._replace(assumed=True)).stop_reason is StopReason.OUTERMOST
 
     assert not unwinder.rejected_rows
+
+
+# -- out of time
+
+
+def test_walk_that_runs_out_of_time_keeps_its_frames_and_asks_again_next_time():
+    class Slow(RowsByPc):
+        is_slow = True
+
+        def row_at(self, frame, module, arch):
+            if self.is_slow and frame.pc == CODE + 0x10:
+                raise OutOfTime
+            return super().row_at(frame, module, arch)
+
+    slow, stack = Slow({CODE: LEAF, CODE + 0x10: OUTERMOST}), words(CODE + 0x10, CODE + 0x20)
+    unwinder = Unwinder(module_map(), (slow,))
+    cut = unwinder.walk(snapshot(stack))
+    slow.is_slow = False
+    whole = unwinder.walk(snapshot(stack))
+
+    assert (pcs(cut), cut.stop_reason) == ([0, 0x10], StopReason.OUT_OF_TIME)
+    assert (pcs(whole), whole.stop_reason) == ([0, 0x10], StopReason.OUTERMOST)

@@ -153,7 +153,7 @@ class TopView:
     def _head(self, stats: Stats, overhead: float, window_s: float) -> list[Line]:
         table, pauses = self.table, stats.pauses
         pause = "pause none"
-        if stats.timers_since_s is None:
+        if stats.timers_since_s is None and pauses.count:
             p50, p99, longest = map(brief_time, (pauses.percentile(50), pauses.percentile(99), pauses.max))
             pause = f"pause p50 {p50} p99 {p99} max {longest}"
         losses = (

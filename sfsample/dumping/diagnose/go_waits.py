@@ -153,7 +153,7 @@ class GoWaits:
         return Waiting("channel", f"waits {verb} {texts[0]}{others}", channels[0], details=details)
 
     def _others(self, address: int) -> tuple[str, dict[str, int | None]]:
-        """Return the number of goroutines that wait for the same channel or semaphore, as text and fact."""
+        """Return how many goroutines wait for the same channel or semaphore, as a clause and for JSON."""
         count = len(self._waiters[address])
         return f"; {count} goroutines wait for it" * (count > 1), {"waiting": count}
 

@@ -21,7 +21,7 @@ _PYTHON_LIBRARIES = (*C_LIBRARIES, "python", "libpython")
 _LIBRARY = re.compile(r"^<frozen |/lib(64)?/python3(\.\d+t?/(?!(site|dist)-packages/)|\d+\.zip)")
 _INSTALLED = re.compile(r"/(site|dist)-packages/|/bin/[^/]*$")  # packages, and the scripts that start them
 _START_FUNCTIONS = ("_start", "__libc_start_main", "__libc_start_call_main", "__libc_start_main_impl")
-# functions of a C library in a static program, between abort() or assert() and the signal
+# functions between abort() or assert() and the signal; in a static program, they are the program's own
 _RAISE_PATH = ("abort", "GI_abort", "assert_fail", "assert_fail_base", "raise", "GI_raise", "gsignal", "kill",
                "tgkill", "pthread_kill", "pthread_kill_implementation", "pthread_kill_internal")  # fmt: skip
 _MAX_PATH_FUNCTIONS = 3

@@ -20,7 +20,7 @@ ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
 
 _MIN_BUSY_SHARE = 0.8  # share of the time between looks in which a busy thread ran or waited for a CPU
 _MAX_CHAIN = 8  # threads that a sentence on a chain of waits names
-_MAX_CALLS_INSIDE = 2  # most calls inside a function for "runs in"; with more calls: "is busy in"
+_MAX_CALLS_INSIDE = 2  # calls inside a function in which a thread "runs"; with more calls it "is busy" there
 # Kinds of waits that are findings if the owner is unknown or has ended.
 _LOCK_KINDS = (WaitKind.MUTEX, WaitKind.READ_LOCK, WaitKind.WRITE_LOCK, WaitKind.BARRIER)
 _SOCKET_KINDS = (WaitKind.READ, WaitKind.WRITE, WaitKind.CONNECT)
@@ -64,7 +64,7 @@ class Verdict(NamedTuple):
 
 
 def judge(processes: ProcessSet) -> Verdict:
-    """Find out which thread waits for which, in all dumped processes."""
+    """Find out which thread waits for which other thread, in all dumped processes."""
     threads = {Node(thread.pid, thread.tid): thread for _, threads in processes for thread in threads}
     waits = {node: wait for dump, threads in processes for node, wait in _waits(dump, threads)}
     names = {dump.pid: dump.name for dump, _ in processes}

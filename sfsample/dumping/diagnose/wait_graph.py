@@ -63,7 +63,7 @@ def stuck(edges: Edges) -> frozenset[Node]:
 
 
 def mutual(needs: Mapping[Node, Collection[Node]]) -> frozenset[Node]:
-    """Return the nodes that need only each other, and are needed; `needs`: nodes that may free the node."""
+    """Return the nodes that need only each other, and are needed; `needs`: nodes that may free a node."""
     group = {node for node, others in needs.items() if others}
     while out := {node for node in group if not group.issuperset(needs[node])}:
         group -= out

@@ -13,7 +13,7 @@ from sfsample.formats.dwarf.reader import DwarfReader
 
 _MAX_RULES = 256  # rules of one row; AMD64 has 130 numbered registers, and a signal frame may list all
 _NO_REGISTER = -1  # register number of a CFA that is an expression
-_MAX_STATES = 64  # nested DW_CFA_remember_state; compilers do not nest them
+_MAX_STATES = 64  # states that are remembered at one time; compilers remember one
 # DW_CFA_advance_loc1, _loc2, _loc4, DW_CFA_MIPS_advance_loc8: opcode -> bytes of the operand
 _ADVANCES = {0x02: 1, 0x03: 2, 0x04: 4, 0x1D: 8}
 

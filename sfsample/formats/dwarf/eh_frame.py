@@ -297,7 +297,7 @@ def _cie_fields(fields: DwarfReader, offset: int) -> tuple[Cie, int]:
 def _augmentation(fields: DwarfReader, letters: bytes, pos: int) -> tuple[int, bool, int]:
     """Return the pointer encoding, True for a signal frame, and the position of the instructions.
 
-    If the first letter is 'z', the data begins with its length.  So data of unknown letters can be skipped.
+    If the first letter is 'z', the data begins with its length, and data of unknown letters can be skipped.
     """
     encoding, signal = 0, False
     if not letters.startswith(b"z"):

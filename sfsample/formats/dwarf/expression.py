@@ -72,7 +72,7 @@ class _NoValueError(Exception):
 
 
 class _Evaluation(NamedTuple):
-    """One evaluation: its stack, and the registers and memory that it reads."""
+    """One evaluation, with its stack, and the registers and memory that it reads."""
 
     code: DwarfReader
     registers: Mapping[int, int]

@@ -1,8 +1,8 @@
 """Reads the dynamic section: symbols and relocations, found by PT_DYNAMIC.
 
-It needs no section headers, so it also works on stripped files and on copies of the target's memory.  If a
-table is damaged or truncated, the readable records are returned.  If it is too long, only its first records
-are returned, and the problems of the image say so.
+No section headers are needed, so stripped files and copies of the target's memory can be read too.  If a
+table is damaged or truncated, the readable records are returned.  If a table is too long, only its first
+records are returned, and the problems of the image say so.
 
 Source: System V gABI chapter 5 ("Dynamic Section", "Hash Table"); DT_GNU_HASH as binutils writes it.
 """

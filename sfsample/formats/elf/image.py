@@ -68,7 +68,7 @@ class Section(NamedTuple):
 
 @lru_cache(maxsize=16)
 def _structs(byteorder: ByteOrder, *kind: int | str) -> ELFStructs:
-    """Return pyelftools' structures for one kind of file.  They are cached: one takes 80 KB and 1 ms."""
+    """Return pyelftools' structures for one kind of file, cached, as they take 80 KB and 1 ms."""
     structs = ELFStructs(little_endian=byteorder == "little", elfclass=64)
     structs.create_basic_structs()
     if kind:
@@ -77,7 +77,7 @@ def _structs(byteorder: ByteOrder, *kind: int | str) -> ELFStructs:
 
 
 class ElfImage:
-    """One ELF object, with the tables that unwinding and symbols need; they are read on first use.
+    """One ELF object, with the tables that unwinding and symbols need; a table is read on first use.
 
     `is_core`: the caller expects a core file, which has a segment for each mapping.  The constructor raises
     FormatError if the bytes are not a usable 64-bit ELF object.
@@ -148,9 +148,9 @@ class ElfImage:
         """Return address - vaddr for a mapping of file `offset` at `start`; None: no PT_LOAD has that offset.
 
         One segment may end and another begin in one page of the file.  The permissions of the mapping tell
-        which segment it is.  If both have these permissions, it is the segment that begins in the first page
-        of the mapping.  If several begin there, it is the segment with the load bias of the file's first
-        byte, which is at address `base`.
+        which segment it is.  If both segments have the same permissions, it is the segment that begins in the
+        first page of the mapping.  If several segments begin there, it is the segment with the load bias of
+        the file's first byte, which is at address `base`.
         """
         sharing = [
             segment for segment in self.segments
@@ -257,8 +257,8 @@ class ElfImage:
     def sframe(self) -> tuple[memoryview, int] | None:
         """Return the SFrame bytes and their vaddr, or None.
 
-        They are in the segment PT_GNU_SFRAME.  A linker that only concatenates tables writes no such segment.
-        Then they are in the section `.sframe`.
+        The segment PT_GNU_SFRAME has the bytes.  A linker that only concatenates tables writes no such
+        segment; then the section `.sframe` has the bytes.
         """
         in_segment = self._segment_bytes(PT_GNU_SFRAME)
         section = None if in_segment else self.section(".sframe")

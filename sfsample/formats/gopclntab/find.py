@@ -58,7 +58,7 @@ def _candidates(image: ElfImage) -> Iterator[tuple[int, memoryview]]:
             return
     if image.sections and not any(image.section(name) for name in _MARKS):
         return
-    # code last: it is large, and mostly has no table
+    # code last: code is large, and mostly has no table
     for vaddr, data in (*_segments(image, 0, PF_X), *_segments(image, PF_X, PF_X)):
         for found in _HEADER_START.finditer(data):
             if found.start() % 8 == 0:

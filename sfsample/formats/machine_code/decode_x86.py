@@ -54,8 +54,8 @@ class Instruction(NamedTuple):
     steps: tuple[Step, ...] = ()
     falls_through: bool = True  # True: the instruction at `end` may run next
     jump: int | None = None  # address of an instruction that may run next
-    returns: bool = False  # True: it pops the return address, or jumps to a function that does
-    jumps_away: bool = False  # True: it jumps to an address that the code does not state
+    returns: bool = False  # True: the instruction pops the return address, or jumps to a function that does
+    jumps_away: bool = False  # True: the instruction jumps to an address that the code does not state
     calls: bool = False
     target: int | None = None  # target of a call; None: the code does not state it
 

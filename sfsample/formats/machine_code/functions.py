@@ -1,8 +1,8 @@
 """Finds the starts of x86-64 functions that no table describes, and the functions that never return.
 
 A start is only a hint: the target of a call, an address that code loads, or a dynamic symbol.  Other bytes
-may look like a call, and a label inside a function may look like a start.  So the caller of this module
-follows the code from a start, and uses the start only if the code leads to the pc.
+may look like a call, and a label inside a function may look like a start.  Code analysis follows code from a
+start, and uses the start only if the code leads to the pc.
 
 A list has the names of functions that never return; programs call them through PLT stubs.  If the list lacks
 a name, code analysis goes on after a call that does not return.

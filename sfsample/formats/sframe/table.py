@@ -34,7 +34,7 @@ class Flag(IntFlag):
     """sfh_flags."""
 
     FDE_SORTED = 0x1
-    FRAME_POINTER = 0x2  # hint in V1 and V2; no tool sets it
+    FRAME_POINTER = 0x2  # hint of V1 and V2 that no tool sets
     FDE_FUNC_START_PCREL = 0x4  # flag of V2 errata 1 and V3
 
 

@@ -144,9 +144,9 @@ def difference_text(difference: Difference, *, verbose: bool = False) -> Iterato
     yield ""
     yield f"  {'verdict':7}  {'before -> after':>22}  {'ratio':14}{'  ordinary' * with_ordinary}  function"
     yield _row(difference.overall, "all", with_ordinary=with_ordinary)
-    for title, changes in (("by own time", difference.by_self), ("with what they call", difference.by_total)):
+    for title, changes in (("own time", difference.by_self), ("time with callees", difference.by_total)):
         yield ""
-        yield f"functions {title}:"
+        yield f"functions by {title}:"
         yield from _table(changes, verbose=verbose, with_ordinary=with_ordinary)
 
 
@@ -192,6 +192,7 @@ def difference_html(before: Report, after: Report, difference: Difference) -> by
     """Return the page: one tree of both reports; widths are those of `after`, colours show the change."""
     reports = zip(_SIDES, (before, after), strict=True)
     lost = [f"{text}: {what}" for text, report in reports for what in losses(report)]
+    doubts = [text for text in warnings(difference) if not any(loss.startswith(text) for loss in lost)]
     both = _side_by_side(before, after, by_cpu=difference.by_cpu)
     shares = difference.overall.share_after, difference.overall.share_before
     del before, after, reports  # frees memory before the page takes as much
@@ -207,7 +208,7 @@ def difference_html(before: Report, after: Report, difference: Difference) -> by
     data |= {
         "diff": True,
         "extent": "; ".join(extent),
-        "losses": [*warnings(difference), *lost],
+        "losses": [*doubts, *lost],
         "scales": [100 * share / (both.total(weight) or 1)
                    for share, weight in zip(shares, both.weights, strict=True)],
         "widest": int(shares[0] < shares[1] / 10),  # column that is the width of boxes at first

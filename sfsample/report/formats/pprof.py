@@ -74,7 +74,7 @@ class Encoder:
             yield message(1, *self._value_type(*VALUE_TYPES[weight]))  # sample_type
         for stack in report.stacks:
             yield message(2, *self._sample(stack))  # sample
-        for number, key in enumerate(self._locations, 1):  # locations first: they fill the next two tables
+        for number, key in enumerate(self._locations, 1):  # first, as they add mappings and functions
             yield message(4, integer(1, number), *self._location(key, 2))  # location: id
         for number, (path, build_id) in enumerate(self._mappings, 1):
             yield message(3, *self._mapping(path, build_id, number))  # mapping

@@ -154,7 +154,7 @@ class JsonValue:
         return self.value
 
     def counts(self, below: int = _MAX_COUNT + 1) -> list[int]:
-        """Return a list of natural numbers less than `below`; fast, because such lists are long."""
+        """Return a list of natural numbers less than `below`; fast, even if the list is long."""
         values = self.value
         if isinstance(values, list) and all(type(value) is int and 0 <= value < below for value in values):
             return values

@@ -57,8 +57,8 @@ def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
     """Yield the runs of 3.11 and 3.12, in which the thread state points to a `_PyCFrame` on the C stack.
 
     A new activation links its `_PyCFrame` some instructions before it fills the `_PyCFrame`.  Until then the
-    activation has no frames, so sfsample leaves it out.  sfsample knows this state by the caller of the
-    activation's outermost frame: the caller is not the current frame of the next outer activation.
+    activation has no frames, so sfsample leaves it out.  sfsample recognizes this state: the caller of the
+    activation's outermost frame is not the current frame of the next outer activation.
     """
     outer = memory.word(cframe + layout.cframe_frame + 8) or 0
     around = memory.word(outer + layout.cframe_frame)
@@ -76,10 +76,10 @@ def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
 
 
 def _runs(memory: Memory, layout: Layout, address: int, end: int = 0, cframe: int = 0) -> Iterator[Run]:
-    """Yield the runs from the frame at `address` to that at `end`.
+    """Yield the runs from the frame at `address` to the frame at `end`.
 
-    A run ends before a sentinel, or in 3.11 with an entry frame; then its mark is `cframe`, and the next
-    `_PyCFrame` is that of the next run.
+    A run ends before a sentinel, which is its mark.  In 3.11 a run ends with an entry frame; `cframe` is its
+    mark, and the next outer `_PyCFrame` is the mark of the next run.
     """
     frames: list[PythonFrame] = []
     owners, seen = set[int](), {0, end}

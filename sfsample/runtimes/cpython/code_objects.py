@@ -161,7 +161,7 @@ class CodeObjects:
         named, file = _texts(layout, key)
         if not 0 < units <= _MAX_UNITS or not self._is_code(word_in(key)):
             return None
-        name = bytes(layout.string_length) + key[header_of(layout, address)[1] :]  # end of a key of 3.11
+        name = bytes(layout.string_length) + key[header_of(layout, address)[1] :]  # the name in a key of 3.11
         copies = BytesMemory(named, name) if paused is None else paused
         texts: tuple[str | None, str | None, bytes | None] = ("", "", b"")
         # The interpreter's own code object has no line, and one string (or no string) as name and as file.

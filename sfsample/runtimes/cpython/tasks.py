@@ -75,7 +75,7 @@ class Task(NamedTuple):
 class WaitingTasks(NamedTuple):
     """Suspended tasks of a thread, as a profile shows them."""
 
-    # Number of tasks by stack.  A stack begins with what the task waits for, and ends with the task.
+    # Number of tasks by stack.  A stack begins with the wait of the task, and ends with the task's name.
     stacks: Counter[tuple[Location, ...]]
     scale: float  # number of all tasks / number of tasks that were read
 
@@ -206,7 +206,7 @@ class TaskReader:
         return objects.members(objects.attribute(objects.attribute(module, name), "data"))
 
     def _referred(self, references: Sequence[int], loop_frame: PythonFrame | None) -> Iterator[int]:
-        """Yield the tasks of references whose loop is an object of the frame that runs a loop."""
+        """Yield the referenced tasks whose event loop is an object of the frame `loop_frame`."""
         if loop_frame is None:
             return
         objects = self._objects

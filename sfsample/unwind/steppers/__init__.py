@@ -1,1 +1,1 @@
-"""One file for each source of unwind rows."""
+"""Has one file for each source of unwind rows."""

@@ -50,9 +50,9 @@ class CfiStepper:
 
 
 def _next_if_late(table: EhFrame, current: RowRange) -> CfiRow | None:
-    """Return the next row if it describes words that the caller has pushed: such a row holds here already.
+    """Return the next row if it holds here already, because it describes words that the caller has pushed.
 
-    An example is glibc's _dl_runtime_resolve on AArch64.  Its table describes the words that the stub has
+    An example is glibc's _dl_runtime_resolve on AArch64: the table describes the words that the stub has
     pushed, but one instruction late.
     """
     if current.row.ra_register in current.row.rules:
@@ -82,7 +82,7 @@ def to_row(row: CfiRow, arch: Arch) -> UnwindRow:
     registers = [(n, rule) for n, rule in row.rules.items() if rule is not None and n != row.ra_register]
     pushed_at = _pushed_at(row)
     if pushed_at is not None:
-        # glibc's _dl_runtime_resolve on AArch64: its CFA lies below the two words that the stub has pushed
+        # glibc's _dl_runtime_resolve on AArch64: the CFA lies below the two words that the stub has pushed
         registers.append((arch.sp, Rule(CFA, pushed_at + 8, deref=False)))
     return UnwindRow(
         cfa,

@@ -24,7 +24,7 @@ _PAGE = 4096  # bytes
 class NullCallStepper:
     """Steps from an address without code: a function has called a null or stray pointer.
 
-    It answers only for an exact pc for which `is_code` returns False.  No instruction has run there, so the
+    There is a row only for an exact pc for which `is_code` returns False.  No instruction has run, so the
     return address is still where the call has put it.  The row is a guess, because a jump or a return may
     have led there as well.
     """

@@ -2,8 +2,8 @@
 
 The table states the depth of the frame at every pc, in prologues and epilogues too.  A function of Go
 preserves only the frame pointer for its caller.  For functions that switch stacks, the depth is not enough.
-sfsample knows their names, which are the same from Go 1.19 to 1.27.  Their rows have a version for each
-stack; `step.py` chooses the version for the stack in which sp lies.
+sfsample knows their names, which are the same from Go 1.19 to 1.27.  The row of such a function has a version
+for each stack; `step.py` chooses the version for the stack in which sp lies.
 
 Source: Go, src/runtime/traceback.go (unwinder), src/runtime/asm_amd64.s, src/runtime/asm_arm64.s.
 """

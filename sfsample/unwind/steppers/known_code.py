@@ -86,8 +86,8 @@ def _is_in_group(frame: Frame, module: Module, match: re.Match[bytes], first: in
     """Return True if the frame's pc lies in the group `here` of a match in code that starts at `first`.
 
     If the group ends in a call, a return address may be the end of the group.  A return address at the start
-    of the group usually belongs to the function before, which ends in a call.  It belongs to the group only
-    if no call precedes it: then other code has stored it as a return address.
+    of the group usually belongs to the function before, which ends in a call.  If no call precedes the
+    address, other code has stored it as a return address, and it belongs to the group.
     """
     pc, begin, end = frame.pc, first + match.start("here"), first + match.end("here")
     if frame.exact:
@@ -193,7 +193,7 @@ _A64_STUBS = (
     # PLT0: stp x16, x30, [sp, #-16]!; | the jump
     _pattern(f"<f0 7b bf a9> {_A64_JUMP}", _IN_X30),
     _pattern(f"f0 7b bf a9 <{_A64_JUMP}>", _A64_PUSHED),
-    # the jump, which bti c may precede
+    # the jump, perhaps after bti c
     _pattern(f"<(5f 24 03 d5)? {_A64_JUMP}>", _IN_X30),
 )
 _IN_R14 = entry_row(S390X)
@@ -236,7 +236,7 @@ class StartStepper:
 class PltStepper:
     """Steps from a linkage stub (PLT) to the function that called through it.
 
-    It answers only for an exact pc.  All stubs of a kind are alike, so each instruction has a fixed row.
+    The stepper answers only for an exact pc.  Stubs of a kind are alike, so each instruction has a fixed row.
     """
 
     found = Found.PLT

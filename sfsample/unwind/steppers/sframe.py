@@ -38,7 +38,7 @@ class SFrameStepper:
         return None
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
-        """Return only the pc; all addresses if the module has no SFrame: then the answer is always None."""
+        """Return only the pc; all addresses if the module has no SFrame, as the answer is always None."""
         return only_this_pc(frame) if module.tables.sframe else ALL_PCS
 
 

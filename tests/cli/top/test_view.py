@@ -131,7 +131,7 @@ def test_outermost_function_has_no_callers():
 
 def test_head_shows_the_cpu_time_of_the_target():
     made = window((1, "main", 40), (2, "main", 30))
-    assert screen(top(made))[1].startswith("CPU 70.0 %  sampler 1.0 % of a CPU  pause p50 ")
+    assert screen(top(made))[1].startswith("CPU 70.0 %  sampler 1.0 % of a CPU  pause none")
     assert screen(top(made, "t", "down", "enter"))[1].startswith("CPU 70.0 % ")  # of all threads
 
 

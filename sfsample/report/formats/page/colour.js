@@ -12,7 +12,7 @@ const FOUND_HUES = { context: 210, sframe: 135, eh_frame: 45, debug_frame: 60, s
   plt: 300, python: 225, frame_pointer: 15, leaf: 25, epilogue: 35, null_call: 330, scan: 0 };
 
 const WAIT_HUES = { lock: 0, gil: 330, condition: 30, network: 210, pipe: 180, disk: 280, sleep: 135, child: 60,
-  signal: 90, cpu: 45, event: 240, other: 300 }; // by class of the wait: a WaitClass
+  signal: 90, cpu: 45, event: 240, other: 300 }; // by class of the wait: a WaitClass, or "idle", which is grey
 const OWNER_HUES = { mine: 25, packages: 210, "standard library": 135, "Go runtime": 60, "native code": 280 };
 const PACKAGES = /\/(site|dist)-packages\//, LIBRARY = /^<frozen |\/lib(64)?\/python3(\.\d+t?|\d+\.zip)\//;
 
@@ -88,7 +88,7 @@ class Colours {
   }
 
   paint(meaning) {
-    if (!meaning) return this.grey;
+    if (!meaning || meaning === "idle") return this.grey;
     const hues = this.hues[this.how];
     const hue = hues.has(meaning) ? hues.get(meaning) : hueOf(meaning) * (360 / HUES);
     return `hsl(${hue}, ${this.saturation}, ${this.lightness})`;

@@ -8,7 +8,7 @@ class ProfileData {
     this.data = data;
     this.base = data.diff ? 1 : -1; // column of the weight "before" in a difference; -1: no difference
     this.unpack(data.paths);
-    this.choose({ thread: -1, weight: 0, from: -1, to: -1, ...NO_EDITS });
+    this.choose({ thread: -1, weight: data.widest || 0, from: -1, to: -1, ...NO_EDITS });
     this.all = this.data.weights.map((_, weight) => this.sum(weight));
   }
 

@@ -1,8 +1,8 @@
 """Follows x86-64 code from an instruction on, and computes its effects on registers and the stack.
 
 A value is a symbolic expression of the registers at the start of the search, or None (unknown).  The analysis
-assumes that writes through other pointers do not change the words that the code has saved on its stack.  It
-reads code only through the function `read`.
+assumes that writes through other pointers do not change the words that the code has saved on its stack.  Only
+the function `read` reads code.
 """
 
 from collections import deque
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from sfsample.core.checkpoint import checkpoint
+from sfsample.core.budget import INSTRUCTIONS
 from sfsample.formats.machine_code.decode_x86 import SP, Instruction, Load, Set, Step, Store, decode
 
 ReadBytes = Callable[[int], bytes]  # function: address -> bytes from there on, enough for an instruction
@@ -90,7 +90,7 @@ class State:
 
     def _word(self, register: int, place: Value | None) -> Value | None:
         if place is None or (place.place is not None and place.place.place is not None):
-            return None  # pointer in memory to a pointer in memory, which no frame has
+            return None  # value behind two pointers in memory, which no frame needs
         saved = self.saved(register)
         if saved is not None and saved.base != place.base:
             return None  # register saved relative to another base, perhaps at this address
@@ -138,7 +138,7 @@ class Flow:
         """
         seen, ends, todo, is_all = set[int](), set[int](), [start], True
         while todo and len(seen) < _MAX_REACHED:
-            checkpoint()
+            INSTRUCTIONS.take()
             address = todo.pop()
             instruction = None if address in seen else self.instruction(address)
             if instruction is None:
@@ -159,7 +159,7 @@ class Flow:
         near, after_calls = deque([(start, State({}, {}))]), deque[tuple[int | None, int, State]]()
         called = False
         while near or after_calls:
-            checkpoint()
+            INSTRUCTIONS.take()
             if not near:
                 called = True
                 callee, address, state = after_calls.popleft()

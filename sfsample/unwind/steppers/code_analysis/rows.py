@@ -20,7 +20,7 @@ from sfsample.unwind.row import UnwindRow, entry_row
 from sfsample.unwind.steppers.code_analysis.flow import Flow, ReadBytes, State, Value, Visit
 
 _WORD = 8  # bytes
-_DIRECT_CALL = 5  # bytes of the longest call with its target in its bytes
+_DIRECT_CALL = 5  # bytes of the longest call that states its target
 _ENOUGH_INSTRUCTIONS = 300  # instructions after which a search that has found a return ends
 _MAX_SEARCHED = 1500  # instructions without a return; no function of libc or libstdc++ has more
 _MAX_GENERATED = 500  # instructions; more take 20 ms for each new pc, and hardly ever find a return
@@ -115,7 +115,7 @@ class CodeOfFile:
 
 
 class GeneratedCode:
-    """The code of a process that lies in no file.  It may change, so each search reads it again."""
+    """The code of a process that lies in no file; each search reads it again, because it may change."""
 
     def __init__(self, code: ReadCode) -> None:
         self._read = lambda address: code(address, LONGEST)
@@ -130,7 +130,7 @@ class GeneratedCode:
 def row_to_return(flow: Flow, pc: int, cache: PassedRows, code: ReadBytes | None = None) -> UnwindRow | None:
     """Return the row at an instruction; None unless all returns agree about the CFA.
 
-    `code` reads generated code.  Its bytes are part of the key of `cache`, because it may change.
+    `code` reads generated code, whose bytes are part of the key of `cache`, because such code may change.
     """
     cached = cache.row_at(pc, code(pc) if code else b"")
     if cached is not None:

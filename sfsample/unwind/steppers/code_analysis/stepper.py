@@ -1,4 +1,4 @@
-"""Steps from x86-64 code that no table describes: its instructions show where the return address is.
+"""Steps from x86-64 code that no table describes; its instructions show where the return address is.
 
 `rows.py` computes the row.  The row is a guess, so all tables are asked first, and the return address must
 follow a call.  Code in a file is read from the file.  Generated code is read from memory, later than the
@@ -8,6 +8,7 @@ registers.  The decoder is imported when a walk first meets code without a table
 from typing import TYPE_CHECKING
 
 from sfsample.core.arch import AMD64, Arch
+from sfsample.core.budget import INSTRUCTIONS
 from sfsample.core.stack import Found, Frame
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ReadCode
@@ -31,9 +32,10 @@ class CodeStepper:
         return CodeStepper(code)
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
-        """Return the row that the instructions give, or None."""
+        """Return the row that the instructions give, or None.  Raises OutOfTime."""
         if arch.machine != AMD64.machine:
             return None
+        INSTRUCTIONS.check()
         if module is None:
             from sfsample.unwind.steppers.code_analysis.rows import GeneratedCode
 
