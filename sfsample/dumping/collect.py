@@ -40,7 +40,6 @@ from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.tasks import find_table
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
-from sfsample.runtimes.go.layout import Goroutine
 from sfsample.runtimes.go.waits import LOCK_STATES
 from sfsample.unwind.unwinder import Unwinder
 
@@ -79,7 +78,8 @@ class Dumper:
         self._python_problems: dict[str, None] = {}
         self._calls: tuple[Call, ...] = ()  # calls of the last capture
         self._goroutines: tuple[GoroutineGroup, ...] = ()
-        self._with_locks: list[Goroutine] = []  # goroutines that wait for a lock, or may hold a lock
+        # `Goroutine.place` by address, of goroutines that wait for a lock, or may hold a lock
+        self._with_locks: dict[int, bytes] = {}
         self._go = GoFacts()
 
     def look(self, should_stop: Callable[[], bool] = lambda: False) -> None:
@@ -124,7 +124,7 @@ class Dumper:
         """Yield all goroutines, and note the goroutines that wait for a lock or have a pending Unlock."""
         for each in found:
             if each.unlocks or each.goroutine.state.startswith(LOCK_STATES):
-                self._with_locks.append(each.goroutine)
+                self._with_locks[each.goroutine.address] = each.goroutine.place
             yield each
 
     def _read_gil_again(self) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
+from sfsample.core.snapshot import Capture
 from sfsample.errors import NotPermitted, ReadFailed
 from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
 from sfsample.process.capture_running import AWAKE_THREADS, StopFilter
@@ -79,6 +80,8 @@ class ProcessSampler:
         self._recorder = Recorder(
             profile, process, since, options.python, options.min_wait, is_new=since.number > 0
         )
+        self._goroutines = SampledThread(process.thread(process.pid), since, 0)  # its tasks are goroutines
+        self._goroutines.start_time = process.start_time
         self._blame: Blame | None = None
         if waits is not None and options.blame:
             self._blame = Blame(self._recorder, self, others)
@@ -119,6 +122,8 @@ class ProcessSampler:
                     self._take_turn(thread, woken)
                 thread.give_next_turn(tick, spread, self._random)
             self._wait_for_pending(woken.at_ns + self._max_pause_ns)
+            if self._options.tasks:
+                self._look_at_goroutines()
             if self._blame is not None:
                 self._blame.count()
         except ReadFailed as failure:
@@ -340,6 +345,14 @@ class ProcessSampler:
         thread.tasks = [(stack, tasks.scale * number) for stack, number in tasks.stacks.items()]
         thread.tasks_due_ns = now_ns + _TASKS_PART * (time.thread_time_ns() - began_ns)
 
+    def _look_at_goroutines(self) -> None:
+        """Count the parked goroutines since the last look, and read them, for at most 5 % of the time."""
+        carrier, now_ns, began_ns = self._goroutines, time.perf_counter_ns(), time.thread_time_ns()
+        if self._waits is not None and self._leader is not None and now_ns >= carrier.tasks_due_ns:
+            self._recorder.count_tasks(carrier, Capture.READ, self._recorder.now)
+            carrier.name, carrier.tasks = self._leader.name, self._waits.parked_goroutines()
+            carrier.tasks_due_ns = now_ns + _TASKS_PART * (time.thread_time_ns() - began_ns)
+
     # -- threads with a pending stop
 
     def collect(self) -> bool:
@@ -383,6 +396,7 @@ class ProcessSampler:
                 recorder.count_failed(thread, _RECORDING_ENDED)
             recorder.flush(thread)
             recorder.charge(thread, counters)
+        recorder.count_tasks(self._goroutines, Capture.READ, recorder.now)
         recorder.read_cpu_time()
         recorder.charge_process()
         recorder.finish(self._capturer)

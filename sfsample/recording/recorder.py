@@ -239,10 +239,11 @@ class Recorder:
         )  # fmt: skip
         self._profile.add(sample)
         if not ran and thread.tasks:
-            self._count_tasks(thread, key, capture, until)
+            self.count_tasks(thread, capture, until)
 
-    def _count_tasks(self, thread: SampledThread, key: ThreadKey, capture: Capture, until: TickTime) -> None:
-        """Count each suspended task like a thread, for the time since the last look at the tasks."""
+    def count_tasks(self, thread: SampledThread, capture: Capture, until: TickTime) -> None:
+        """Count each suspended task like a thread, for the time since its thread's tasks were counted."""
+        key = ThreadKey(self.process_key, thread.tid, thread.start_time)
         since, thread.tasks_counted = thread.tasks_counted, until
         times, wall_ns = max(1, until.number - since.number), until.at_ns - since.at_ns
         whole = Stack((), StopReason.OUTERMOST)

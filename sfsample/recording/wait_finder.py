@@ -5,6 +5,7 @@ and counts its frame again with the stack.  The evidence is read after the captu
 between, only the system call of the capture counts, because the evidence may belong to another wait.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
@@ -12,7 +13,8 @@ from typing import NamedTuple
 from sfsample.core.memory import Memory, PiecewiseMemory, ReadMemory
 from sfsample.core.snapshot import SchedulerEvidence
 from sfsample.core.wait_kind import WaitKind
-from sfsample.modules.location import Location, WaitPlace, locate
+from sfsample.formats.gopclntab.places import WRAPPER
+from sfsample.modules.location import Location, PythonPlace, WaitPlace, locate, python_location
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.facts.descriptors import KeptDescriptors, KeptPeers, NearEnd, parse_locks
@@ -24,11 +26,12 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import read_text
 from sfsample.process.syscall_names import syscall_name
 from sfsample.process.thread import Thread
+from sfsample.recording.sample import Places
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.symbolize.variables import module_of, variable_at
-from sfsample.waiting.place import NO_CPU, wait_place
+from sfsample.waiting.place import NO_CPU, goroutine_place, wait_place
 from sfsample.waiting.thread import (
     C_LIBRARIES,
     WaitContext,
@@ -38,6 +41,7 @@ from sfsample.waiting.thread import (
 )
 from sfsample.waiting.waits import Wait, wait_of
 
+_GO_RUNTIME = ("runtime.", "internal/runtime/")  # starts of names of functions of the Go runtime
 _MAX_STACKS = 10_000  # stacks in the cache of C library functions
 _MAX_FRAMES = 64  # innermost frames that are searched for C library functions
 _SEEN_IN_STACKS = (WaitKind.LOCK, WaitKind.FUTURE)  # the stack of the holder shows that it is the holder
@@ -85,7 +89,7 @@ class WaitFinder:
         self._process, self._capturer, self._names = process, capturer, names
         self._peers, self._details = peers, details
         self._held: dict[int, Callable[[], PythonFacts]] = {}  # thread id -> what it held at its last capture
-        descriptors = KeptDescriptors(process.proc)
+        descriptors = self._descriptors = KeptDescriptors(process.proc)
         self._facts = FactReader(process.proc, descriptors=lambda _: descriptors)
         # living threads: thread id in the pid namespace of the process -> id in sfsample's namespace
         self._tids: dict[int, int] = {}
@@ -129,6 +133,26 @@ class WaitFinder:
         module = module_of(modules, address) if address else None
         counters = captured.snapshot.scheduler.after if captured.snapshot.scheduler else None
         return FoundWait(_location(place, module, address), wait, waiting, captured.python, ends, counters)
+
+    def parked_goroutines(self) -> list[tuple[Places, float]]:
+        """Return the different stacks of parked goroutines, with their numbers; not those of the runtime."""
+        goroutines, scale = self._capturer.go.parked()
+        find, numbers = self._process.modules.find, Counter[Places]()
+        for goroutine in goroutines:
+            fd, frames = goroutine.wait.fd, self._capturer.parked_stack(goroutine).frames
+            places = [locate(frame, find(frame.lookup_pc), 0) for frame in frames]
+            names = [*map(self._own_function, places)]
+            if own := [at for at, name in enumerate(names) if name]:
+                task = PythonPlace(f"[goroutine {names[own[-1]]}]", "", None, None)
+                wait = goroutine_place(goroutine.state, self._descriptors.read(fd) if fd >= 0 else None)
+                chain = places[own[0] : own[-1] + 1]
+                numbers[_location(wait), *chain, python_location(task)] += 1
+        return [(stack, scale * number) for stack, number in numbers.items()]
+
+    def _own_function(self, place: Location) -> str:
+        """Return the function at a place; "": it belongs to Go's runtime, or the compiler has made it."""
+        name = self._names.frames(place)[-1].function or ""
+        return "" if name.startswith(_GO_RUNTIME) or WRAPPER.search(name) else name
 
     def owner(self, thread: Thread, found: FoundWait) -> Actor | None:
         """Return the actor without which a waiting thread cannot go on now; None: unknown, or there is none.

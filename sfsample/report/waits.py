@@ -114,7 +114,8 @@ def lock_name(frames: Sequence[NamedFrame]) -> str | None:
         return None
     taker = next((frame.text for frame in reversed(frames[:at]) if _is_own(frame)), "?")
     text = frames[at].text
-    has_name = text == "[GIL]" or (" " in text and text not in _NAMELESS)
+    is_channel = text.startswith("[chan ")
+    has_name = text == "[GIL]" or (" " in text and not is_channel and text not in _NAMELESS)
     return text + f" in {taker}" * (not has_name)
 
 

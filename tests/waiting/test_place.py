@@ -9,7 +9,7 @@ from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.proc_text import SyscallInfo
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts, PythonWait
-from sfsample.waiting.place import object_of, wait_place
+from sfsample.waiting.place import goroutine_place, object_of, wait_place
 from sfsample.waiting.thread import WaitContext, WaitingThread
 from sfsample.waiting.waits import wait_of
 from tests.builders.hang_builder import WAIT, futex
@@ -46,6 +46,23 @@ def socket(text: str) -> Descriptor:
 )
 def test_a_socket_is_named_by_its_service(text: str, expected: str) -> None:
     assert object_of(socket(text))[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "category"),
+    [
+        ("chan receive", "condition"), ("select (no cases)", "condition"), ("sync.Mutex.Lock", "lock"),
+        ("sync.RWMutex.RLock", "lock"), ("sync.WaitGroup.Wait", "condition"), ("sleep", "sleep"),
+        ("runnable", "cpu"), ("semacquire", "other"),
+    ],
+)  # fmt: skip
+def test_wait_of_a_goroutine_is_its_state(state: str, category: str) -> None:
+    assert goroutine_place(state, None) == WaitPlace(state, category)
+
+
+def test_input_of_a_goroutine_is_named_by_its_descriptor() -> None:
+    server = socket("tcp 10.0.0.1:50112 -> 10.0.0.2:5432 established")
+    assert goroutine_place("IO wait", server) == WaitPlace("IO wait: postgresql:5432", "network")
 
 
 def test_files_are_named_by_their_directory() -> None:
