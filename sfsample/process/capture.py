@@ -35,12 +35,12 @@ from sfsample.process.thread import LastStop, Thread
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.threads import Gil
+from sfsample.runtimes.go.layout import Goroutine
 from sfsample.unwind.unwinder import Unwinder
 
 _MAX_ATTEMPTS = 8
 _MAX_DOUBTS = 3  # repeated captures of a stack that may be incomplete only for a moment
 _POLL_SLEEP_S = 0.000_05  # pause in seconds between two checks whether a thread sleeps
-_SELDOM = 100  # divisor: a thread that runs for less than 1/100 of the time runs seldom
 _MIN_PATIENCE_NS = 1_000_000  # shortest wait in ns until a sleeping thread stops
 
 # A kernel worker (io_uring, vhost) is a thread of the process that runs no code of the program.  sfsample
@@ -161,17 +161,17 @@ class ThreadCapturer:
 
     def goroutines(self, should_stop: Callable[[], bool]) -> Iterator[FoundGoroutine]:
         """Yield all goroutines of a Go program.  The stack of a goroutine is None while a thread runs it."""
-        arch = self._process.arch
         for goroutine in self.go.goroutines(should_stop):
-            stack = None
-            if goroutine.stack:
-                registers = {arch.pc: goroutine.pc, arch.sp: goroutine.sp, arch.fp: goroutine.fp}
-                memory = BytesMemory(goroutine.sp, goroutine.stack, arch.byteorder)
-                stack = self._unwinder.walk_parked(
-                    ThreadSnapshot(0, registers, memory, False, 0, False, arch)
-                )
+            stack = self.parked_stack(goroutine) if goroutine.stack else None
             unlocks = self.go.unlocks(goroutine, stack) if stack is not None else ()
             yield FoundGoroutine(goroutine._replace(stack=b""), stack, unlocks)
+
+    def parked_stack(self, goroutine: Goroutine) -> Stack:
+        """Return the stack of a goroutine that no thread runs."""
+        arch = self._process.arch
+        registers = {arch.pc: goroutine.pc, arch.sp: goroutine.sp, arch.fp: goroutine.fp}
+        memory = BytesMemory(goroutine.sp, goroutine.stack, arch.byteorder)
+        return self._unwinder.walk_parked(ThreadSnapshot(0, registers, memory, False, 0, False, arch))
 
     def stop_breaks_call(self, thread: Thread) -> bool:
         """Return True if a stop would break the system call in which sfsample last saw the thread asleep."""
@@ -386,11 +386,6 @@ class ThreadCapturer:
 def _running_call(evidence: SchedulerEvidence) -> tuple[str, ...]:
     name = None if evidence.call is None else syscall_name(evidence.call)
     return () if name is None else (f"sys_{name}",)
-
-
-def is_seldom(ran_ns: int, of_ns: int) -> bool:
-    """Return True if a thread runs seldom: for at most 1 percent of the time (`ran_ns` of `of_ns`)."""
-    return ran_ns * _SELDOM <= of_ns
 
 
 def _last_stop(asleep: SyscallInfo, taken: ThreadSnapshot, stack: Stack) -> LastStop:
