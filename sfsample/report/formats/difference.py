@@ -211,7 +211,8 @@ def difference_html(before: Report, after: Report, difference: Difference) -> by
         "losses": [*doubts, *lost],
         "scales": [100 * share / (both.total(weight) or 1)
                    for share, weight in zip(shares, both.weights, strict=True)],
-        "widest": int(shares[0] < shares[1] / 10),  # column that is the width of boxes at first
+        # weight that is the width of boxes when the page opens: 0 after, 1 before
+        "widest": int(shares[0] < shares[1] / 10),
         "unit": "% of one CPU" if difference.per_time else "% of all samples",
     }  # fmt: skip
     return page(data)

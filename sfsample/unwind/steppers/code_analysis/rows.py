@@ -38,9 +38,10 @@ class PassedRows:
     """Caches the row of a search for all the instructions that the search has passed.
 
     Key: the address and the bytes of an instruction (b"" if code does not change).  A search passes hundreds
-    of instructions, and threads stop at many instructions of few functions (compiled loops).  Every passed
-    instruction leads to the same returns, so its row follows from the row of the search.  A failed search of
-    generated code is cached too: a search from the next instruction would fail as well.
+    of instructions, and threads stop at many instructions of few functions (compiled loops).  The row of a
+    search is the row at its first instruction.  A passed instruction leads to the same returns, so its row
+    can be computed from that row.  A failed search of generated code is cached, too: a search from the next
+    instruction would fail as well.
     """
 
     def __init__(self) -> None:
