@@ -30,8 +30,7 @@ DUMP_NS = 2_500_000_000
 # 100,000 goroutines took 2.7 s and 72 MB.  The budget is enough for a million goroutines.
 GOROUTINES_NS = 30_000_000_000
 TASKS_NS = 100_000_000  # asyncio tasks of a profile: enough for 100 of 2,000
-# Instructions of code without tables that a recording follows at once, and in each second; one takes 15 us.
-_FIRST_INSTRUCTIONS, _INSTRUCTIONS_PER_S = 150_000, 30_000
+_FIRST_INSTRUCTIONS, _INSTRUCTIONS_PER_S = 150_000, 30_000  # code without tables; 10 us for each
 
 
 class Budget:
