@@ -269,7 +269,8 @@ def _add_rate_and_mode(parser: ArgumentParser) -> None:
         "threads run too briefly to stop, and timers are permitted)")  # fmt: skip
     add("--gil", action="store_true",
         help="count only samples of threads that hold the GIL of CPython 3.11 or later")  # fmt: skip
-    add("--tasks", action="store_true", help="sample suspended asyncio tasks like threads (--mode wall only)")
+    add("--tasks", action="store_true",
+        help="sample suspended asyncio tasks and goroutines like threads (--mode wall only)")  # fmt: skip
     add("-s", "--subprocesses", action="store_true", help="also sample all present and future descendants")
     add("--blame", action="store_true",
         help="with --mode wall: show the stack of a lock's holder below the stacks of waiters")  # fmt: skip

@@ -29,7 +29,8 @@ CAPTURE_NS = 80_000_000
 DUMP_NS = 2_500_000_000
 # 100,000 goroutines took 2.7 s and 72 MB.  The budget is enough for a million goroutines.
 GOROUTINES_NS = 30_000_000_000
-TASKS_NS = 100_000_000  # asyncio tasks of a profile: enough for 100 of 2,000
+TASKS_NS = 100_000_000  # tasks or goroutines of a profile: enough for 100 of 2,000 tasks
+TASKS_PER_LOOK = 100  # tasks or goroutines that sfsample reads in one look for a profile
 _FIRST_INSTRUCTIONS, _INSTRUCTIONS_PER_S = 150_000, 30_000  # code without tables; 10 us for each
 
 

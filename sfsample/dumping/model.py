@@ -15,8 +15,8 @@ from sfsample.process.proc_text import SchedStat, SyscallInfo
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts
-from sfsample.runtimes.go.defers import Unlock
 from sfsample.runtimes.go.layout import NO_WAIT, GoWait
+from sfsample.runtimes.go.pending_unlocks import Unlock
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.waiting.thread import gil_state
 

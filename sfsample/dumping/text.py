@@ -5,7 +5,6 @@ line.  On a terminal, each line fits the width: long names are folded, then cut.
 control characters in texts of the target.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from sfsample.dumping.diagnose.verdict import Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.wording import Finding, Wording, common_name, format_seconds, task_text
 from sfsample.dumping.model import GoroutineGroup
+from sfsample.formats.gopclntab.places import WRAPPER
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.runtimes.cpython.tasks import Task
 from sfsample.symbolize.named_frame import NamedFrame, python_frame
@@ -34,7 +34,6 @@ _MAX_COMMAND = 240  # characters of a command line
 _MAX_TIDS = 12  # thread ids that are shown of one group
 _MAX_CREATORS = 3  # functions shown that created a group of goroutines
 _MAX_TASKS = 100  # tasks shown of a thread
-_WRAPPER = re.compile(r"\.gowrap\d+$")
 
 
 class Style(NamedTuple):
@@ -178,7 +177,7 @@ def _goroutines(group: GoroutineGroup, waits: Mapping[int, Waiting], style: Styl
 def _without_wrappers(rows: Iterable[FrameRow]) -> Iterator[FrameRow]:
     """Yield the rows without the functions that Go's compiler makes for `go f(x)`."""
     for frame, module, names in rows:
-        yield frame, module, tuple(name for name in names if not _WRAPPER.search(name.function or ""))
+        yield frame, module, tuple(name for name in names if not WRAPPER.search(name.function or ""))
 
 
 def _is_of_go_runtime(names: Sequence[NamedFrame]) -> bool:

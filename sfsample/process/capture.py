@@ -35,6 +35,7 @@ from sfsample.process.thread import LastStop, Thread
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.threads import Gil
+from sfsample.runtimes.go.layout import Goroutine
 from sfsample.unwind.unwinder import Unwinder
 
 _MAX_ATTEMPTS = 8
@@ -161,17 +162,17 @@ class ThreadCapturer:
 
     def goroutines(self, should_stop: Callable[[], bool]) -> Iterator[FoundGoroutine]:
         """Yield all goroutines of a Go program.  The stack of a goroutine is None while a thread runs it."""
-        arch = self._process.arch
         for goroutine in self.go.goroutines(should_stop):
-            stack = None
-            if goroutine.stack:
-                registers = {arch.pc: goroutine.pc, arch.sp: goroutine.sp, arch.fp: goroutine.fp}
-                memory = BytesMemory(goroutine.sp, goroutine.stack, arch.byteorder)
-                stack = self._unwinder.walk_parked(
-                    ThreadSnapshot(0, registers, memory, False, 0, False, arch)
-                )
+            stack = self.parked_stack(goroutine) if goroutine.stack else None
             unlocks = self.go.unlocks(goroutine, stack) if stack is not None else ()
             yield FoundGoroutine(goroutine._replace(stack=b""), stack, unlocks)
+
+    def parked_stack(self, goroutine: Goroutine) -> Stack:
+        """Return the stack of a goroutine that no thread runs."""
+        arch = self._process.arch
+        registers = {arch.pc: goroutine.pc, arch.sp: goroutine.sp, arch.fp: goroutine.fp}
+        memory = BytesMemory(goroutine.sp, goroutine.stack, arch.byteorder)
+        return self._unwinder.walk_parked(ThreadSnapshot(0, registers, memory, False, 0, False, arch))
 
     def stop_breaks_call(self, thread: Thread) -> bool:
         """Return True if a stop would break the system call in which sfsample last saw the thread asleep."""

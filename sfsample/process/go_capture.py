@@ -1,16 +1,19 @@
-"""Captures the goroutine of each thread of a live Go program, together with the thread's stack.
+"""Captures the goroutine of each thread of a live Go program or library, together with the thread's stack.
 
-Only Go programs are supported, not Go libraries: a program keeps the goroutine of a thread at a fixed place
-in the thread-local storage.
+The thread-local storage of a thread has the address of its goroutine: in a program the word below fs.base, in
+a library a word farther below.  The goroutine proves itself, because its `m` has the id of the thread.
 
-Source: Go, src/cmd/link/internal/ld/data.go and src/runtime/tls_amd64.s (the word below fs.base).
+Source: Go, src/cmd/link/internal/ld/data.go and src/runtime/tls_amd64.s.
 """
 
+import random
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
+from struct import iter_unpack
 from typing import NamedTuple
 
 from sfsample.core.arch import AMD64
-from sfsample.core.budget import GOROUTINES_NS, Budget
+from sfsample.core.budget import GOROUTINE_NS, GOROUTINES_NS, TASKS_NS, TASKS_PER_LOOK, Budget
 from sfsample.core.memory import Span, word_in
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
@@ -21,13 +24,14 @@ from sfsample.process.beside import Beside, Room
 from sfsample.process.process import LiveProcess
 from sfsample.process.thread import Thread
 from sfsample.process.vm import Pieces, read_memory
-from sfsample.runtimes.go.defers import DeferReader, Unlock
 from sfsample.runtimes.go.goroutines import GoroutineReader, find_goroutines
 from sfsample.runtimes.go.layout import Goroutine, GoRuntimeLayout, layout_of
+from sfsample.runtimes.go.pending_unlocks import DeferReader, Unlock
 from sfsample.runtimes.go.plan import GoPlan, find_plan
 
 _FS_BASE = 58  # DWARF number
-_GOROUTINE_AT = -8  # bytes from fs.base to the word with the address of the goroutine
+_TLS_BYTES = 1 << 12  # bytes below fs.base that are searched for the address of the goroutine
+_MAX_SEARCHES = 64  # searches in the threads of one process that find nothing
 
 
 class FoundGoroutine(NamedTuple):
@@ -47,7 +51,10 @@ class GoCapture:
         self._mapping: Mapping | None = None  # mapping of the program's code
         self._module: Module | None = None
         self._layout: GoRuntimeLayout | None = None
-        self.reader: GoroutineReader | None = None  # reader of the last call of `goroutines`
+        self._searches = 0  # searches for the goroutine of a thread that have found nothing
+        self._allgs = 0  # address of `runtime.allgs`; 0: not found
+        self._tasks_budget = Budget(TASKS_NS)
+        self.reader: GoroutineReader | None = None  # reader of the last call of `goroutines` or `parked`
         self._defers: DeferReader | None = None
         self.lost = ""  # sentence that says how many goroutines were read; "": all
         self.problem = ""  # reason why stacks end where Go switches stacks; "": they do not end there
@@ -55,16 +62,22 @@ class GoCapture:
     def learn(self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack) -> bool:
         """If a walk needs the goroutine of its thread, find it; True: capture the thread again."""
         base = snapshot.registers.get(_FS_BASE) if stack.stop_reason is StopReason.REGISTER_UNKNOWN else None
-        layout = self._find_layout() if base and thread.goroutine is None else None
-        if not base or layout is None:
+        if not base or thread.goroutine is not None or self._searches >= _MAX_SEARCHES:
             return False
-        tid = self._process.own_id(thread.tid)
-        goroutine = word_in(self._read(base + _GOROUTINE_AT, 8))
-        plan = find_plan(layout, goroutine, tid, self._read) if goroutine else None
+        plan = self._find_plan(base, self._process.own_id(thread.tid))
+        self._searches += plan is None
         if plan is not None:
             thread.goroutine = Beside(plan, self._room, self._process.arch.byteorder)
             thread.stack_end = plan.stack_end
         return plan is not None
+
+    def _find_plan(self, base: int, tid: int) -> GoPlan | None:
+        """Return the plan for a thread; `base`: its fs.base."""
+        layout = self.find_layout()
+        data = self._read(base - _TLS_BYTES, _TLS_BYTES) if layout is not None else None
+        words = [word for (word,) in iter_unpack("<Q", data or b"") if word and not word % 8]
+        plans = (find_plan(layout, word, tid, self._read) for word in reversed(words) if layout is not None)
+        return next(filter(None, plans), None)
 
     def prepare(self, thread: Thread) -> None:
         """Let the next capture of a thread copy its goroutine, unless it copies Python frames instead."""
@@ -75,15 +88,19 @@ class GoCapture:
         plan = thread.beside.plan if thread.beside is not None else None
         return plan.complete(snapshot) if isinstance(plan, GoPlan) else snapshot
 
-    def _find_layout(self) -> GoRuntimeLayout | None:
+    def find_layout(self) -> GoRuntimeLayout | None:
+        """Return the layout of Go in the program, or in a library that a stack has shown; or None."""
         modules = self._process.modules
         code = next((mapping for mapping in modules.mappings if mapping.executable), None)
-        if code is None or code == self._mapping or self._process.arch.machine != AMD64.machine:
-            return self._layout
-        self._mapping, self._layout, self.problem = code, None, ""
-        module = self._module = modules.find(code.start)
-        table = module.tables.go if module is not None else None
-        if table is not None:
+        if code is None or self._process.arch.machine != AMD64.machine:
+            return None
+        if code != self._mapping:
+            self._mapping, self._searches = code, 0
+            self._module, self._layout, self.problem, self.reader = modules.find(code.start), None, "", None
+        if self._module is None or self._module.tables.go is None:
+            self._module = next((module for module in modules.modules if module.tables.go), None)
+        table = self._module.tables.go if self._module is not None else None
+        if table is not None and self._layout is None:
             self._layout = layout_of(table.minor)
             if self._layout is None:
                 version = table.version or "its version"
@@ -91,20 +108,45 @@ class GoCapture:
         return self._layout
 
     def goroutines(self, should_stop: Callable[[], bool]) -> Iterator[Goroutine]:
-        """Yield all goroutines without a stop; nothing if the process is no Go program of a known version."""
-        layout, module = self._find_layout(), self._module
-        if layout is None or module is None or module.tables.go is None:
-            return
-        table = module.tables.go
-        variables = [(module.address(low), high - low) for low, high in table.module.bss]
+        """Yield all goroutines without a stop; nothing if the process has no Go code of a known version."""
         budget = Budget(GOROUTINES_NS, should_stop)
-        reader = GoroutineReader(layout, find_wait_reasons(module.image), self._read_many, budget)
-        self.reader, self._defers = reader, DeferReader(layout, module, table, self._read)
-        yield from reader.goroutines(find_goroutines(variables, layout, self._read_many))
+        reader = self.reader = self._new_reader(budget)
+        if reader is None:
+            return
+        yield from reader.goroutines(self._array())
         if budget.why:
             done, count = reader.read_of
             why = "there was no time left" if should_stop() else budget.why
             self.lost = f"not all goroutines are shown: {done:,} of {count:,} were read, as {why}"
+
+    def parked(self) -> tuple[list[Goroutine], float]:
+        """Return parked goroutines, and how many each of them stands for; of many, some chosen at random."""
+        if self.find_layout() is None or self.reader is None or not self._array()[1]:
+            self.reader = self._new_reader(self._tasks_budget)
+        (array, length), budget = self._array(), self._tasks_budget
+        indexes = random.sample(range(length), min(length, TASKS_PER_LOOK))
+        if self.reader is None or not indexes:
+            return [], 1.0
+        budget.renew()
+        found = self.reader.chosen(array, indexes)
+        parked = [g for g in found if g.stack and g.state != "syscall"]
+        read = [*takewhile(lambda g: budget.permits(len(g.stack), GOROUTINE_NS), parked)]
+        return read, length / len(indexes) * len(parked) / max(1, len(read))
+
+    def _new_reader(self, budget: Budget) -> GoroutineReader | None:
+        layout, module = self.find_layout(), self._module
+        if layout is None or module is None or module.tables.go is None:
+            return None
+        table = module.tables.go
+        variables = [(module.address(low), high - low) for low, high in table.module.bss]
+        self._allgs = find_goroutines(variables, self._read_many)
+        self._defers = DeferReader(layout, module, table, self._read)
+        return GoroutineReader(layout, find_wait_reasons(module.image), self._read_many, budget)
+
+    def _array(self) -> Span:
+        """Return address and length of the array of all goroutines."""
+        words = self._read(self._allgs, 16) if self._allgs else None
+        return word_in(words), word_in(words, 8)
 
     def unlocks(self, goroutine: Goroutine, stack: Stack) -> tuple[Unlock, ...]:
         """Return the pending deferred Unlock calls of a goroutine, as far as sfsample can read them."""

@@ -17,6 +17,7 @@ from math import prod
 from sfsample.core.python_view import PythonView
 from sfsample.errors import TargetError
 from sfsample.process.exec_guard import stops_keep_privileges
+from sfsample.process.go_capture import GoCapture
 from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, can_set_cpu_timers, can_set_timers
 from sfsample.process.proc_text import parse_cpu_idle
 from sfsample.process.procfs import read_text
@@ -143,13 +144,14 @@ class TrialSampler:
 
     def _obstacle(self) -> str:
         """Return the reason why timers cannot take the samples, or ''."""
-        if self._recording.options.python is not PythonView.OFF and any(
-            map(runs_python, self._processes.all)
-        ):
+        processes = self._processes.all
+        if self._recording.options.python is not PythonView.OFF and any(map(runs_python, processes)):
             return "timers cannot show Python frames; --perf-events uses them anyway"
+        if any(GoCapture(process).find_layout() for process in processes):
+            return "timers copy only one of the two stacks of a Go thread; --perf-events uses them anyway"
         if self._stats.max_stack_bytes > MAX_SAMPLE_STACK_BYTES:
             return f"stacks are larger than the {MAX_SAMPLE_STACK_BYTES >> 10} KiB that a timer can copy"
-        arch = self._processes.all[0].arch
+        arch = processes[0].arch
         if self._too_short and not self._spares_execs:
             return "" if can_set_cpu_timers(arch) else _CPUS_REFUSED
         return "" if can_set_timers(self._processes.tids(), arch) else _REFUSED

@@ -48,7 +48,7 @@ class RecordOptions:
     max_overhead: float | None = None  # largest share of elapsed time that sfsample may use (0.01: 1 %)
     # True: kernel timers take the samples (mode "cpu"); False: stops; None: `choose_sampler` chooses.
     perf_events: bool | None = None
-    tasks: bool = False  # True: count suspended asyncio tasks, too (mode "wall")
+    tasks: bool = False  # True: count asyncio tasks and goroutines, too (mode "wall")
     gil: bool = False  # True: count only samples of threads that hold the GIL of CPython
     labels: Sequence[tuple[str, str]] = ()  # labels that override those that sfsample finds
     environ: bool = True  # True: read labels from the environment, too (`process.labels`)

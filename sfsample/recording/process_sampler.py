@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
+from sfsample.core.snapshot import Capture
 from sfsample.errors import NotPermitted, ReadFailed
 from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
 from sfsample.process.capture_running import AWAKE_THREADS, StopFilter
@@ -42,7 +43,7 @@ class ProcessSampler:
     """Samples the threads of one process into a profile, from tick `since` on.
 
     A refused capture is a failed sample.  For a process that the user named (`named`), a refusal before the
-    first sample is an error.  `waits` finds what sleeping threads wait for (wall mode).
+    first sample is an error.  `waits` finds what sleeping threads wait for, `others`: see `Blame`.
     """
 
     def __init__(
@@ -55,13 +56,14 @@ class ProcessSampler:
         named: bool,
         since: TickTime,
         waits: WaitFinder | None = None,
+        others: "Callable[[int], ProcessSampler | None]" = lambda _: None,
     ) -> None:
-        self.process = process
+        self.process, self.name = process, process.name
         self._capturer = capturer
         options, profile = recording.options, recording.profile
         self._options, self._profile = options, profile
         self._wall = options.mode == "wall"
-        self._waits = waits
+        self.waits = waits
         self._looked_at: SampledThread | None = None  # thread whose stack is captured, but not counted
         self._max_pause_ns = round(options.max_pause * 1e9)
         process.running_capture.max_held_ns = self._max_pause_ns
@@ -78,9 +80,11 @@ class ProcessSampler:
         self._recorder = Recorder(
             profile, process, since, options.python, options.min_wait, is_new=since.number > 0
         )
+        self._goroutines = SampledThread(process.thread(process.pid), since, 0)  # its tasks are goroutines
+        self._goroutines.start_time = process.start_time
         self._blame: Blame | None = None
         if waits is not None and options.blame:
-            self._blame = Blame(self._recorder, waits.owner, self.threads.get, self._look_again)
+            self._blame = Blame(self._recorder, self, others)
 
     @property
     def living(self) -> set[ThreadKey]:
@@ -103,7 +107,7 @@ class ProcessSampler:
         self._recorder.now = now
         try:
             due = self._due()
-            if not (refresh and self._has_run) and self._is_quiet(due):
+            if not (refresh and (self._has_run or self._blame)) and self._is_quiet(due):
                 for thread in due:
                     thread.give_next_turn(tick, spread, self._random)
                 return True
@@ -118,6 +122,8 @@ class ProcessSampler:
                     self._take_turn(thread, woken)
                 thread.give_next_turn(tick, spread, self._random)
             self._wait_for_pending(woken.at_ns + self._max_pause_ns)
+            if self._options.tasks:
+                self._look_at_goroutines()
             if self._blame is not None:
                 self._blame.count()
         except ReadFailed as failure:
@@ -125,6 +131,13 @@ class ProcessSampler:
                 raise  # the help names a limit that the user can raise
             self._profile.stats.count_failed(str(failure), 1)
         return True
+
+    def visit(self, now: TickTime) -> bool:
+        """Follow births, ends and an execve, but sample no thread; False: the process has ended."""
+        before, self._recorder.now = self._recorder.now, now
+        self.process.modules.allow_refresh()
+        is_followed = before.number == now.number and bool(self.threads)
+        return is_followed or self._follow_changes(before, refresh=False)
 
     def _due(self) -> list[SampledThread]:
         return [thread for thread in self.threads.values() if thread.due <= self._recorder.now.number]
@@ -135,7 +148,7 @@ class ProcessSampler:
         sfsample notices a birth or an execve when the thread that made it is due.
         """
         ran = (t.off_cpu_counters is None or t.files.counters() != t.off_cpu_counters for t in due)
-        if self._pending or not self.threads or any(ran):
+        if self._pending or not self.threads or any(ran) or (self._blame and self._blame.holders_ran()):
             return False
         self._recorder.count_idle(due)
         return True
@@ -174,6 +187,7 @@ class ProcessSampler:
             for thread in tuple(self.threads.values()):
                 self._drop(thread)
         if before is None or leader.name != before.name:
+            self.name = leader.name
             self._profile.name_process(self._recorder.process_key, leader.name)
         if refresh or before is None:
             self._recorder.read_cpu_time()
@@ -195,12 +209,13 @@ class ProcessSampler:
             born = self.process.thread(tid)
             ran = self._ran_before_exec.pop(tid, 0) if tick > 1 else ran_ns(born.files.counters())
             self.threads[tid] = SampledThread(born, last_tick, ran)
-        if self._waits is not None and (new or ended):
-            self._waits.follow(tids)
+        if self.waits is not None and (new or ended):
+            self.waits.follow(tids)
 
     def _drop(self, thread: SampledThread) -> None:
         self._pending.pop(thread, None)  # `release_pending` releases the thread if it stops later
         self._recorder.flush(thread)
+        self._recorder.end_wait(thread)
         thread.gone = True
         self.threads.pop(thread.tid, None)
 
@@ -222,25 +237,25 @@ class ProcessSampler:
         else:
             self._sample(thread, woken, counters)
 
-    def _look_again(self, thread: SampledThread) -> bool:
-        """Capture a thread again if it has run, but do not count it; False: its stack is unknown."""
+    def look(self, thread: SampledThread) -> None:
+        """Capture a thread again if it has run, but do not count it."""
         counters = thread.files.counters()
-        if counters is None:
-            return False
-        if counters != thread.off_cpu_counters or thread.last_stack is None:
+        if counters is not None and (counters != thread.off_cpu_counters or thread.last_stack is None):
             self._looked_at, now_ns = thread, time.perf_counter_ns()
             if thread not in self._pending:
                 self._sample(thread, WakeUp(now_ns), counters)
             self._wait_for_pending(now_ns + _LOOK_NS)
             self._looked_at = None
-        return thread.last_stack is not None and thread not in self._pending
 
     def _sample(self, thread: SampledThread, woken: WakeUp, counters: bytes) -> None:
         files, recorder, wall = thread.files, self._recorder, self._wall
         recorder.flush(thread)
+        recorder.end_wait(thread)
         thread.file_holder = thread.files.holder
         used_ns = recorder.charge(thread, counters)
         thread.note_run(recorder.now, wall=wall)
+        if self.waits is not None:
+            self.waits.forget(thread.tid)
         seldom = is_seldom(used_ns, recorder.now.at_ns - thread.counted.at_ns)
         if seldom and wall and self._capturer.stop_breaks_call(thread.process_thread):
             self._capturer.wait_until_asleep(thread.process_thread, woken.at_ns + self._max_pause_ns)
@@ -303,9 +318,9 @@ class ProcessSampler:
         if captured.has_gil is None:
             recorder.count_failed(thread, "the GIL could not be read")
             return
-        if self._waits is not None:
-            thread.wait = self._waits.find(thread.process_thread, captured, thread.state, state)
-        recorder.see(thread, captured, (thread.wait.location,) if thread.wait else ())
+        find = self.waits.find if self.waits else lambda *_: None
+        wait = find(thread.process_thread, captured, thread.state, state)
+        recorder.see(thread, captured, wait)
         if thread is self._looked_at:
             return
         if self._options.tasks:
@@ -329,6 +344,14 @@ class ProcessSampler:
         tasks = capture.waiting_tasks(thread.process_thread, captured.python, has_run)
         thread.tasks = [(stack, tasks.scale * number) for stack, number in tasks.stacks.items()]
         thread.tasks_due_ns = now_ns + _TASKS_PART * (time.thread_time_ns() - began_ns)
+
+    def _look_at_goroutines(self) -> None:
+        """Count the parked goroutines since the last look, and read them, for at most 5 % of the time."""
+        carrier, now_ns, began_ns = self._goroutines, time.perf_counter_ns(), time.thread_time_ns()
+        if self._waits is not None and self._leader is not None and now_ns >= carrier.tasks_due_ns:
+            self._recorder.count_tasks(carrier, Capture.READ, self._recorder.now)
+            carrier.name, carrier.tasks = self._leader.name, self._waits.parked_goroutines()
+            carrier.tasks_due_ns = now_ns + _TASKS_PART * (time.thread_time_ns() - began_ns)
 
     # -- threads with a pending stop
 
@@ -373,6 +396,7 @@ class ProcessSampler:
                 recorder.count_failed(thread, _RECORDING_ENDED)
             recorder.flush(thread)
             recorder.charge(thread, counters)
+        recorder.count_tasks(self._goroutines, Capture.READ, recorder.now)
         recorder.read_cpu_time()
         recorder.charge_process()
         recorder.finish(self._capturer)

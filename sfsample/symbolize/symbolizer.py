@@ -11,7 +11,7 @@ from time import thread_time
 from sfsample.core.filesystem import ProcessRoot, Root
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import ElfImage
-from sfsample.formats.gopclntab.places import places_at
+from sfsample.formats.gopclntab.places import WRAPPER, places_at
 from sfsample.modules.debug_files import SYSTEM_DEBUG_DIR, DebugFiles
 from sfsample.modules.location import Location, pid_of
 from sfsample.modules.module import Module
@@ -167,6 +167,8 @@ class Symbolizer:
             return ()
         if not places:
             return ()
+        if WRAPPER.search(places[-1].function) and not self._options.go_places:
+            places = places[:-1] or places  # the function of the `go` statement is inlined into the wrapper
         name, offset = clean_name(places[-1].function), location.address - places[-1].start
         frame = NamedFrame(name, name, name, symbol_offset=offset)
         sources = [SourcePlace(place.function, place.file, place.line) for place in places]

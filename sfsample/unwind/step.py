@@ -266,10 +266,8 @@ class StepperChain:
     def _why_switch_rejected(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason | None:
         """Return BAD_PC if the caller's sp lies in no stack, or its pc in no mapping; else None."""
         pc, sp, registers = caller.registers[walk.arch.pc], caller.registers[walk.arch.sp], walk.registers
-        if row.cfa.base == SCHEDULER_SP:
-            is_stack = self._modules.any_mapping(sp) is not None
-        else:
-            is_stack = registers[GOROUTINE_LOW] < sp <= registers[GOROUTINE_HIGH]
+        is_goroutine = registers[GOROUTINE_LOW] < sp <= registers[GOROUTINE_HIGH]
+        is_stack = is_goroutine or row.cfa.base == SCHEDULER_SP  # the return address was read there
         return None if is_stack and self._modules.mapping(pc - 1) is not None else StopReason.BAD_PC
 
     def _is_beyond_copy(self, row: UnwindRow, walk: Walk) -> bool:

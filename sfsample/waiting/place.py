@@ -26,6 +26,10 @@ _PLAIN = {*_TEXTS, WaitKind.MUTEX, WaitKind.READ_LOCK, WaitKind.WRITE_LOCK, Wait
           WaitKind.BARRIER, WaitKind.FUTEX, WaitKind.SLEEP, WaitKind.SIGNAL, WaitKind.CHILD,
           WaitKind.STOPPED, WaitKind.OPEN_FIFO}  # fmt: skip
 _IDLE = (WaitKind.SLEEP, WaitKind.ACCEPT, WaitKind.EVENTS, WaitKind.QUEUE)
+# (start of a goroutine's state, class of its wait); the first that fits counts
+_STATES = (("sync.Mutex.", WaitClass.LOCK), ("sync.RWMutex.", WaitClass.LOCK), ("sync.", WaitClass.CONDITION),
+           ("chan ", WaitClass.CONDITION), ("select", WaitClass.CONDITION), ("sleep", WaitClass.SLEEP),
+           ("runnable", WaitClass.CPU), ("preempted", WaitClass.CPU), ("", WaitClass.OTHER))  # fmt: skip
 _ADDRESS = re.compile(r" 0x[0-9a-f]+|: \d+ of \d+ have arrived")
 _EPHEMERAL = 32768  # first port that the kernel gives to a client: ip(7), ip_local_port_range
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
@@ -95,6 +99,14 @@ def object_of(descriptor: Descriptor) -> tuple[str, WaitClass]:
         directory = text.rpartition("/")[0] or "/"
         return re.sub(r"\d+", "N", directory), WaitClass.DISK
     return kind, WaitClass.PIPE if kind == "pipe" else WaitClass.EVENT
+
+
+def goroutine_place(state: str, descriptor: Descriptor | None) -> WaitPlace:
+    """Return the frame of a parked goroutine; `descriptor`: the only one that it waits for."""
+    if descriptor is not None:
+        what, category = object_of(descriptor)
+        return WaitPlace(f"{state}: {what}", category)
+    return WaitPlace(state, next(category for start, category in _STATES if state.startswith(start)))
 
 
 def _socket(text: str) -> str:

@@ -205,6 +205,30 @@ def test_python_is_coloured_by_mine_packages_and_standard_library(browser, tmp_p
         assert page.text("#matched") == "10.0 % matched"
 
 
+GO_FUNCTIONS = {
+    "runtime.mallocgc": "Go runtime", "internal/runtime/maps.(*Map).getWithKey": "Go runtime",
+    "net/http.(*conn).serve": "standard library", "fmt.Println": "standard library",
+    "github.com/prometheus/client_golang/prometheus.(*Registry).Gather": "packages",
+    "main.work": "mine", "shop/orders.(*Cart).total": "mine", "cspin": "native code",
+}  # fmt: skip
+
+
+def test_go_is_coloured_by_runtime_standard_library_packages_and_mine(browser, tmp_path):
+    builder, go = ReportBuilder(), {"module": "/srv/shop", "found": "gopclntab"}
+    for name in GO_FUNCTIONS:
+        caller = NamedFrame("main.main", "main.main", **go)
+        builder.add(
+            ReportThread("p", "p"), [NamedFrame(name, name, module="/srv/shop"), caller], "outermost", (1,)
+        )
+    with Page(browser, tmp_path, builder.finish()) as page:
+        assert page.js("document.getElementById('colour').value") == "owner"
+        lines = "[...document.getElementById('legend').children].map((line) => line.textContent)"
+        assert {*page.js(lines)} == {
+            "Go runtime 25.0 %", "standard library 25.0 %", "packages 12.5 %", "mine 25.0 %",
+            "native code 12.5 %",
+        }  # fmt: skip
+
+
 def test_waits_are_coloured_by_their_cause(browser, tmp_path):
     builder, main = ReportBuilder(), NamedFrame("main", "main")
     lock, disk = (NamedFrame(f"[{name}]", f"[{name}]", kind, kind="w", found="wait")
@@ -324,6 +348,7 @@ def test_page_fits_the_width_of_a_phone(browser, tmp_path, width):
         ("<alloc::vec::Vec<T, A> as core::ops::drop::Drop>::drop", "drop"),
         ("(anonymous namespace)::parse_header(char const*, unsigned)", "(anonymous namespace)::parse_header"),
         ("std::function<void (int, std::vector<int>)>::operator()(int) const", "operator()"),
+        ("net/http.(*connReader).backgroundRead", "net/http.(*connReader)"),
         ("[libsomething_with_a_long_name.so.1+0x123456]", "[libsomething_with_a_long"),
     ],
 )  # fmt: skip

@@ -10,17 +10,23 @@ import re
 import signal
 import subprocess
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from math import sqrt
+from statistics import mean, stdev
 
 import pytest
 
+from sfsample import api
 from sfsample.core.arch import AMD64
 from sfsample.core.stack import Found, StopReason
+from sfsample.process import go_capture
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.capture_running import ANY_THREAD
 from sfsample.process.process import LiveProcess
+from sfsample.recording.choose_sampler import FreeCpus
+from sfsample.recording.profile import Profile
 from sfsample.unwind.unwinder import Unwinder
-from tests.live.cli_runner import sfsample
+from tests.live.cli_runner import sampled, sfsample
 from tests.live.compiled import unpack_go
 from tests.live.targets import ARCH, HANG_S, LineReader, assert_untraced, wait_until_busy
 
@@ -123,6 +129,52 @@ def check_stacks(pid):
     assert reasons[StopReason.OUTERMOST] >= 0.99 * reasons.total(), reasons
     assert {"main.work", "runtime.goexit"} <= names.keys()
     assert founds.keys() <= {Found.GO, Found.SIGNAL_FRAME, Found.CODE}
+
+
+def test_timers_do_not_replace_stops(tmp_path, monkeypatch):
+    monkeypatch.setattr(FreeCpus, "all_busy", lambda _: 1.0)
+    profile = Profile(99)
+    with running(unpack_go(tmp_path, "busy", "1.24"), "b") as process:
+        api.record(process.pid, HANG_S, profile=profile, should_stop=lambda: bool(profile.stats.engine_why))
+    stats = profile.stats
+    assert stats.engine_why == (
+        "no CPU was free, but timers copy only one of the two stacks of a Go thread; "
+        "--perf-events uses them anyway"
+    )
+    assert stats.lacks_timers
+    assert stats.timers_since_s is None
+
+
+def test_parked_goroutines_are_counted_like_threads(program):
+    with running(program, "p") as process:
+        command = ("-p", process.pid, "--mode", "wall", "--tasks")
+        done = sampled(*command, enough=lambda done: any("[goroutine " in stack for stack in done.stacks()))
+        assert_untraced(process.pid)
+        assert process.poll() is None
+    stacks = [
+        (stack.split(";")[1:], count) for stack, count in done.stacks().items() if "[goroutine " in stack
+    ]
+    counts = Counter({(chain[-2], chain[-1]): count for chain, count in stacks})
+    one = counts["main.choose", "[select]"]
+    assert one > 0
+    assert counts == {
+        ("main.choose", "[select]"): one, ("main.receive", "[chan receive]"): 5 * one,
+        ("main.nested", "[chan receive]"): one, ("main.park.func1", "[chan send]"): one,
+        ("main.park.func2", "[select (no cases)]"): one,
+        ("main.park.func3", "[chan receive (nil chan)]"): one,
+    }  # fmt: skip
+    assert all(task == f"[goroutine {first}]" for (task, first, *_), _ in stacks)
+
+
+def test_of_many_goroutines_some_stand_for_all(program, monkeypatch):
+    monkeypatch.setattr(go_capture, "TASKS_PER_LOOK", 3)
+    with running(program, "p") as process, closing(LiveProcess(process.pid)) as live:
+        capture = go_capture.GoCapture(live)
+        parked = [g for g in capture.goroutines(lambda: False) if g.stack and g.state != "syscall"]
+        looks = [capture.parked() for _ in range(400)]
+    numbers = [len(found) * scale for found, scale in looks]
+    assert max(len(found) for found, _ in looks) == 3
+    assert abs(mean(numbers) - len(parked)) < 5 * stdev(numbers) / sqrt(len(numbers))
 
 
 def goroutines_of_traceback(text):

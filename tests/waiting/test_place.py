@@ -9,7 +9,7 @@ from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.proc_text import SyscallInfo
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts, PythonWait
-from sfsample.waiting.place import object_of, wait_place
+from sfsample.waiting.place import goroutine_place, object_of, wait_place
 from sfsample.waiting.thread import WaitContext, WaitingThread
 from sfsample.waiting.waits import wait_of
 from tests.builders.hang_builder import WAIT, futex
@@ -48,6 +48,23 @@ def test_a_socket_is_named_by_its_service(text: str, expected: str) -> None:
     assert object_of(socket(text))[0] == expected
 
 
+@pytest.mark.parametrize(
+    ("state", "category"),
+    [
+        ("chan receive", "condition"), ("select (no cases)", "condition"), ("sync.Mutex.Lock", "lock"),
+        ("sync.RWMutex.RLock", "lock"), ("sync.WaitGroup.Wait", "condition"), ("sleep", "sleep"),
+        ("runnable", "cpu"), ("semacquire", "other"),
+    ],
+)  # fmt: skip
+def test_wait_of_a_goroutine_is_its_state(state: str, category: str) -> None:
+    assert goroutine_place(state, None) == WaitPlace(state, category)
+
+
+def test_input_of_a_goroutine_is_named_by_its_descriptor() -> None:
+    server = socket("tcp 10.0.0.1:50112 -> 10.0.0.2:5432 established")
+    assert goroutine_place("IO wait", server) == WaitPlace("IO wait: postgresql:5432", "network")
+
+
 def test_files_are_named_by_their_directory() -> None:
     file = Descriptor(3, "file", 7, "r", "/var/lib/db/16384/2619")
     assert object_of(file) == ("/var/lib/db/N", "disk")
@@ -80,6 +97,17 @@ def test_frames_of_calls() -> None:
     fifo = call("openat", refers_to=("/run/queue",))
     assert place(call=fifo, wchan="wait_for_partner") == ("open fifo", "pipe", False)
     assert place(call=call("io_uring_enter")) == ("io_uring_enter", "other", False)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("udp 10.0.0.1:40000 -> 10.0.0.2:53", "DNS server"), ("socket 77", "DNS server"),
+     ("unix /run/nscd/socket", "poll: unix /run/nscd/socket")],
+    ids=["known", "the table of sockets was not read", "local"],
+)  # fmt: skip
+def test_the_resolver_waits_for_a_dns_server(text: str, expected: str) -> None:
+    functions = ("poll", "res_context_send", "getaddrinfo")
+    assert place(call=call("poll", socket(text)), functions=functions)[:2] == (expected, "network")
 
 
 def test_frames_of_python_have_no_addresses_unless_they_are_asked_for() -> None:

@@ -3,6 +3,7 @@
 Source: Go, src/runtime/symtabinl.go (inlineUnwinder), src/runtime/symtab.go (funcline1); 1.18 to 1.27.
 """
 
+import re
 from collections.abc import Iterator
 from struct import unpack_from
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from sfsample.formats.gopclntab.table import SECTION, GoFunction, GoTable
 _PCDATA_INLINE_INDEX = 2  # internal/abi.PCDATA_InlTreeIndex
 _FUNCDATA_INLINE_TREE = 3  # internal/abi.FUNCDATA_InlTree
 _MAX_INLINED = 200  # inlined calls, one inside the other
+WRAPPER = re.compile(r"\.gowrap\d+$")  # end of the name of a function that the compiler makes for `go f(x)`
 
 
 class GoPlace(NamedTuple):

@@ -15,6 +15,7 @@ from itertools import chain, islice
 from random import Random
 from typing import NamedTuple
 
+from sfsample.core.budget import TASKS_PER_LOOK
 from sfsample.core.wait_kind import WaitClass
 from sfsample.modules.location import Location, PythonPlace, WaitPlace, python_location
 from sfsample.modules.module_map import ModuleMap
@@ -37,7 +38,6 @@ _ACQUIRING = 3  # innermost functions: Lock.acquire, __aenter__, and the functio
 _MAX_TASKS = 12_000  # tasks of a thread; the budget of a look is enough for them
 _MAX_DEPTH = 200  # coroutines of a task
 _MAX_LISTED = 2000  # tasks of a thread from which `waiting` chooses
-_MAX_CHOSEN = 100  # tasks that `waiting` reads
 _LOOP_METHODS = {"run_forever", "run_until_complete"}  # names in code that runs an event loop
 _DEFAULT_NAME = re.compile(r"Task-\d+")
 # patterns for the part of a text that all waits of one kind share: "asyncio.Lock", "task", or a type
@@ -126,7 +126,7 @@ class TaskReader:
         loop = self._loop(stack)
         linked = [*islice(chain(*map(self._linked, states)), _MAX_LISTED)]
         listed = linked or self._references(loop)
-        some = self._random.sample(listed, min(len(listed), _MAX_CHOSEN))
+        some = self._random.sample(listed, min(len(listed), TASKS_PER_LOOK))
         chosen = [*filter(self._is_alive, some if linked else self._referred(some, loop))]
         chains, rows, needs = self._read(chosen, None)
         found, ran = Counter[tuple[Location, ...]](), has_run()

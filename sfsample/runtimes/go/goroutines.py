@@ -8,6 +8,7 @@ Source: Go, src/runtime/proc.go (allgs).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 
 from sfsample.core.budget import GOROUTINE_NS, READ_NS, Budget
 from sfsample.core.memory import ReadMany, Span, word_in
@@ -21,11 +22,11 @@ _MAX_BSS_BYTES = 64 << 20  # bytes of variables that are searched
 _MAX_READINGS = 3  # attempts to read a goroutine whose fields change during the reading
 
 
-def find_goroutines(variables: Iterable[Span], layout: GoRuntimeLayout, read: ReadMany) -> Span:
-    """Return address and length of the array of all goroutines (`runtime.allgs`); (0, 0): not found.
+def find_goroutines(variables: Iterable[Span], read: ReadMany) -> int:
+    """Return the address of `runtime.allgs`, which has address and length of an array; 0: not found.
 
     `variables`: the memory of variables that begin as zero.  sfsample recognizes the array by its first
-    goroutine, which has the id 1, and by its last goroutine.
+    and its last goroutine: the field `sched.g` of a goroutine has its own address, or 0 if it is new.
     """
 
     def word(address: int) -> int:
@@ -34,13 +35,13 @@ def find_goroutines(variables: Iterable[Span], layout: GoRuntimeLayout, read: Re
     for address, size in variables:
         [data] = read([(address, size & -8)]) if 0 < size <= _MAX_BSS_BYTES else [None]
         words = memoryview(data or b"").cast("Q")
-        for array, length, capacity in zip(words, words[1:], words[2:], strict=False):
+        for at, (array, length, capacity) in enumerate(zip(words, words[1:], words[2:], strict=False)):
             if 0 < length <= capacity <= _MAX_GOROUTINES and array and not array % 8:
                 ends = word(array), word(array + 8 * (length - 1))
                 are_goroutines = all(g and not g % 8 and word(g + G_SELF) in (g, 0) for g in ends)
-                if are_goroutines and word(ends[0] + layout.g_status + 8) == 1:
-                    return array, length
-    return 0, 0
+                if are_goroutines and word(ends[0] + G_SELF):
+                    return address + 8 * at
+    return 0
 
 
 class GoroutineReader:
@@ -72,11 +73,19 @@ class GoroutineReader:
                 yield goroutine
             self.read_of = at + count, length
 
-    def unmoved(self, goroutines: Sequence[Goroutine]) -> frozenset[int]:
-        """Return the ids of the goroutines that have not run since sfsample read them."""
-        now = self._decoded(self._heads(goroutine.address for goroutine in goroutines))
-        places = {goroutine.address: goroutine.place for goroutine in now}
-        return frozenset(before.id for before in goroutines if places.get(before.address) == before.place)
+    def chosen(self, array: int, indexes: Iterable[int]) -> list[Goroutine]:
+        """Return the living goroutines among some entries of the array; `objects` stays empty."""
+        words = self._read([(array + 8 * at, 8) for at in indexes])
+        found = [*self._batch([*map(word_in, words)])]
+        self.objects.clear()  # a recording needs none of them, but would read more and more
+        return found
+
+    def unmoved(self, places: Mapping[int, bytes]) -> frozenset[int]:
+        """Return the ids of the goroutines that have not run; `places`: `Goroutine.place` by address."""
+        addresses = iter(places)
+        batches = iter(lambda: [*islice(addresses, _BATCH)], [])
+        now = chain.from_iterable(self._decoded(self._heads(batch)) for batch in batches)
+        return frozenset(goroutine.id for goroutine in now if places[goroutine.address] == goroutine.place)
 
     def _batch(self, addresses: Sequence[int]) -> Iterator[Goroutine]:
         for attempt in range(_MAX_READINGS):

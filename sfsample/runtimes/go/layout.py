@@ -68,7 +68,6 @@ class GoRuntimeLayout(NamedTuple):
     g_has_parent: bool
     m_tid: int  # m.procid
     m_goroutine: int  # m.curg
-    m_c_calls: int  # m.ncgo: calls to C that have not returned
     g_locked: int  # lockedm
     g_waiting: int  # list of sudog
     g_until: int  # sleepWhen; up to Go 1.22: timer, the address of a timer
@@ -105,14 +104,14 @@ class GoRuntimeLayout(NamedTuple):
 
 
 _LAYOUTS = {  # key: minor version
-    19: (104, 144, 112, 296, False, 72, 192, 312, 232, 328, 368, 64, 24, 40, False, False),
-    21: (104, 144, 112, 280, True, 72, 192, 312, 208, 312, 352, 64, 32, 40, False, False),
-    22: (104, 144, 112, 280, True, 72, 192, 304, 208, 312, 352, 64, 32, 32, False, False),
-    23: (104, 152, 112, 288, True, 72, 192, 304, 216, 320, 368, 64, 32, 32, True, False),
-    24: (104, 152, 112, 288, True, 72, 192, 304, 216, 320, 368, 64, 32, 32, True, False),
-    25: (96, 144, 104, 280, True, 64, 184, 320, 208, 312, 360, 64, 32, 32, True, False),
-    26: (96, 144, 104, 288, True, 64, 184, 328, 208, 320, 368, 72, 32, 32, True, True),
-    27: (96, 144, 104, 288, True, 64, 184, 328, 208, 320, 368, 72, 32, 32, True, True),
+    19: (104, 144, 112, 296, False, 72, 192, 232, 328, 368, 64, 24, 40, False, False),
+    21: (104, 144, 112, 280, True, 72, 192, 208, 312, 352, 64, 32, 40, False, False),
+    22: (104, 144, 112, 280, True, 72, 192, 208, 312, 352, 64, 32, 32, False, False),
+    23: (104, 152, 112, 288, True, 72, 192, 216, 320, 368, 64, 32, 32, True, False),
+    24: (104, 152, 112, 288, True, 72, 192, 216, 320, 368, 64, 32, 32, True, False),
+    25: (96, 144, 104, 280, True, 64, 184, 208, 312, 360, 64, 32, 32, True, False),
+    26: (96, 144, 104, 288, True, 64, 184, 208, 320, 368, 72, 32, 32, True, True),
+    27: (96, 144, 104, 288, True, 64, 184, 208, 320, 368, 72, 32, 32, True, True),
 }
 
 

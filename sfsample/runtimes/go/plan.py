@@ -32,6 +32,7 @@ from sfsample.runtimes.go.layout import (
 )
 
 _MAX_STACK_BYTES = 1 << 16  # bytes of the other stack that are copied
+_STACK = G_STACK_LOW, G_STACK_HIGH, G_SP
 
 
 class GoPlan:
@@ -39,7 +40,7 @@ class GoPlan:
 
     def __init__(self, layout: GoRuntimeLayout, m: int, scheduler: int, read: ReadMemory) -> None:
         self._layout, self._m, self._scheduler, self._read = layout, m, scheduler, read
-        self._m_bytes = layout.m_c_calls + 8  # bytes of the `m` that are copied
+        self._m_bytes = layout.m_goroutine + 8  # bytes of the `m` that are copied
         self.groups: tuple[tuple[Span, ...], ...] = (((m, self._m_bytes), (scheduler, G_BYTES)),)
         self._other: Span = 0, 0  # address and size of the copy of the other stack; (0, 0): none
 
@@ -49,15 +50,16 @@ class GoPlan:
         m, words = room.find(self._m, self._m_bytes), room.words
         goroutine = words[m + self._layout.m_goroutine // 8] if m >= 0 else 0
         before = room.copy(goroutine, G_BYTES) if goroutine else -1
-        if before < 0:
+        scheduler = room.find(self._scheduler, G_BYTES)
+        if before < 0 or scheduler < 0:
             return
-        low, high, sp = (words[before + offset // 8] for offset in (G_STACK_LOW, G_STACK_HIGH, G_SP))
+        low, high, sp = (words[before + offset // 8] for offset in _STACK)
+        own_low, own_high, own_sp = (words[scheduler + offset // 8] for offset in _STACK)
         if low <= stack.base < high:
-            # the thread uses the goroutine's stack; a walk leaves it only if a call to C has not returned
-            scheduler = room.find(self._scheduler, G_BYTES)
-            if scheduler < 0 or not words[m + self._layout.m_c_calls // 8]:
-                return
-            sp, high = words[scheduler + G_SP // 8], words[scheduler + G_STACK_HIGH // 8]
+            sp, high = own_sp, own_high  # C code may have called the goroutine
+        elif not own_low <= stack.base < own_high:
+            # a signal handler runs on a third stack; the sp that the runtime has noted is an old one
+            sp = max(low, high - _MAX_STACK_BYTES)
         size = min(high - sp & -8, _MAX_STACK_BYTES)
         if sp % 8 or size <= 0 or room.copy(sp, size) < 0:
             return

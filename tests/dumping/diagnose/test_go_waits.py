@@ -20,8 +20,8 @@ from sfsample.dumping.model import (
 from sfsample.dumping.text import _without_wrappers
 from sfsample.process.go_capture import FoundGoroutine
 from sfsample.process.proc_text import SchedStat
-from sfsample.runtimes.go.defers import Unlock
 from sfsample.runtimes.go.layout import Goroutine, GoWait
+from sfsample.runtimes.go.pending_unlocks import Unlock
 from sfsample.runtimes.go.waits import OBJECT_START
 from sfsample.symbolize.named_frame import NamedFrame
 

@@ -1,6 +1,6 @@
 // Chooses the colours, and writes the legend that explains them.
 //
-// A colour stands for a module, a function, an owner of Python code, a cause of a wait, a stepper that found
+// A colour stands for a module, a function, an owner of Python or Go code, a cause of a wait, a stepper that found
 // frames, or a direction of a change.  A module's hue comes from its name, so it is the same in every graph.  If
 // two hues would look alike, the module with less weight gets a free hue.
 
@@ -13,13 +13,19 @@ const FOUND_HUES = { context: 210, sframe: 135, eh_frame: 45, debug_frame: 60, s
 
 const WAIT_HUES = { lock: 0, gil: 330, condition: 30, network: 210, pipe: 180, disk: 280, sleep: 135, child: 60,
   signal: 90, cpu: 45, event: 240, other: 300 }; // by class of the wait: a WaitClass, or "idle", which is grey
-const OWNER_HUES = { mine: 25, packages: 210, "standard library": 135, "native code": 280 };
+const OWNER_HUES = { mine: 25, packages: 210, "standard library": 135, "Go runtime": 60, "native code": 280 };
 const PACKAGES = /\/(site|dist)-packages\//, LIBRARY = /^<frozen |\/lib(64)?\/python3(\.\d+t?|\d+\.zip)\//;
+
+// The name of a Go function says who owns it.  GO_RUNTIME: the runtime, and code that the compiler makes.
+// GO_PACKAGES: the first part of the path has a dot.  GO_LIBRARY: a package of the standard library.
+const GO_RUNTIME = /^(runtime|internal\/(runtime|abi|bytealg|cpu)|type:|go:|crosscall2|cgocallback|gosave_|_rt0_)/;
+const GO_PACKAGES = /^[^/]+\.[^/]*\//;
+const GO_LIBRARY = /^(archive|bufio|bytes|cmp|compress|container|context|crypto|database|debug|embed|encoding|errors|expvar|flag|fmt|go|hash|html|image|index|internal|io|iter|log|maps|math|mime|net|os|path|plugin|reflect|regexp|slices|sort|strconv|strings|structs|sync|syscall|testing|text|time|unicode|unique|vendor|weak)[./]/;
 
 // Return the things that colours can stand for; a new page shows the first.
 function coloursOf(profile) {
   const { diff, modules, frames } = profile.data, hasModules = modules.some(Boolean);
-  return [["change", diff], ["owner", frames.text.some((_, frame) => profile.pythonFile(frame))],
+  return [["change", diff], ["owner", frames.text.some((_, frame) => profile.pythonFile(frame) || profile.goFunction(frame))],
     ["module", hasModules], ["function", !hasModules], ["wait", frames.wait.length],
     ["found", frames.found.some(Boolean)],
   ].filter(([, fits]) => fits).map(([how]) => how);
@@ -75,7 +81,8 @@ class Colours {
   }
 
   owner(frame) {
-    const path = this.profile.module(frame);
+    const path = this.profile.module(frame), name = this.profile.goFunction(frame);
+    if (name) return GO_RUNTIME.test(name) ? "Go runtime" : GO_PACKAGES.test(name) ? "packages" : GO_LIBRARY.test(name) ? "standard library" : "mine";
     if (!this.profile.pythonFile(frame)) return path && "native code";
     return PACKAGES.test(path) ? "packages" : LIBRARY.test(path) ? "standard library" : "mine";
   }

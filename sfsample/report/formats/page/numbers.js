@@ -24,7 +24,8 @@ function shortName(name, room) {
   let depth = 0, scope = 0, stop = name.length; // scope, stop: begin of the last part, and of its arguments
   for (let at = 0; at < name.length; at++) {
     const letter = name[at];
-    if (letter === "(" && depth === 0 && at > scope && name.slice(scope, at) !== "operator") {
+    const isReceiver = name[at - 1] === "."; // of a Go method: net/http.(*Client).Get
+    if (letter === "(" && depth === 0 && at > scope && !isReceiver && name.slice(scope, at) !== "operator") {
       stop = Math.min(stop, at);
     }
     if ("(<[{".includes(letter)) depth++;

@@ -83,6 +83,13 @@ class ProfileData {
     return path && this.module(frame).endsWith(path) ? path : "";
   }
 
+  // Return the name of a Go function, "" of another one.  C functions of a program in Go have no dot.
+  goFunction(frame) {
+    const { module, found, text } = this.data.frames;
+    this.goModules ||= new Set(module.filter((_, at) => found[at] === "gopclntab"));
+    return frame >= 0 && this.goModules.has(module[frame]) && text[frame].includes(".") ? text[frame] : "";
+  }
+
   noise(frame) { return frame < 0 || this.data.frames.noise[frame]; }
   verdict(frame) { return frame < 0 || !this.data.diff ? "" : this.data.frames.change[frame]; }
   found(frame) { return frame < 0 ? "" : this.data.frames.found[frame]; }

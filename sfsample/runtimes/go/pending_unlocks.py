@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from sfsample.core.memory import BytesMemory, ReadMemory, word_in
 from sfsample.core.stack import Frame
-from sfsample.formats.gopclntab.defers import open_defers, unlocked_by
+from sfsample.formats.gopclntab.deferred_code import open_defers, unlocked_by
 from sfsample.formats.gopclntab.table import GoTable
 from sfsample.modules.module import Module
 from sfsample.runtimes.go.layout import Goroutine, GoRuntimeLayout
