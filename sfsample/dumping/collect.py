@@ -24,12 +24,13 @@ from sfsample.dumping.model import (
     is_same_place,
 )
 from sfsample.errors import ReadFailed
-from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
+from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.consistent_capture import ConsistentCapture, capture_consistently
 from sfsample.process.facts.descriptors import KeptPeers, parse_locks
 from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS, SIGNAL_CALLS
 from sfsample.process.facts.thread_facts import FactReader
 from sfsample.process.go_capture import FoundGoroutine
+from sfsample.process.had_cpu import is_seldom
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.permission.evidence import tracer_of_process
 from sfsample.process.proc_text import Stat

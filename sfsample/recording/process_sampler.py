@@ -14,9 +14,9 @@ from contextlib import suppress
 
 from sfsample.core.snapshot import Capture
 from sfsample.errors import NotPermitted, ReadFailed
-from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
+from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.capture_running import AWAKE_THREADS, StopFilter
-from sfsample.process.had_cpu import RunState, WakeUp, classify, ran_ns
+from sfsample.process.had_cpu import RunState, WakeUp, classify, is_seldom, ran_ns
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
@@ -33,7 +33,6 @@ _COLLECT_NS = 1_000_000  # time between two collections of threads that have sto
 _MAX_PENDING_STOPS = 8  # threads: if all stop at once, the last stays stopped until the others are captured
 _LOOK_NS = 1_000_000  # longest wait for the stop of a thread that holds a lock (--blame)
 _STOP_PATIENCE_NS = 50_000  # longest polling for a stop: a thread that has a CPU stops in this time
-
 _TASKS_PART = 20  # divisor: for each event loop, sfsample may read tasks for 1/20 of the time
 _RECORDING_ENDED = "the recording ended before its turn"
 _STILL_PENDING = "did not stop in time (the machine is overloaded)"
@@ -82,9 +81,7 @@ class ProcessSampler:
         )
         self._goroutines = SampledThread(process.thread(process.pid), since, 0)  # its tasks are goroutines
         self._goroutines.start_time = process.start_time
-        self._blame: Blame | None = None
-        if waits is not None and options.blame:
-            self._blame = Blame(self._recorder, self, others)
+        self._blame = Blame(self._recorder, self, others) if waits and options.blame else None
 
     @property
     def living(self) -> set[ThreadKey]:
@@ -348,9 +345,9 @@ class ProcessSampler:
     def _look_at_goroutines(self) -> None:
         """Count the parked goroutines since the last look, and read them, for at most 5 % of the time."""
         carrier, now_ns, began_ns = self._goroutines, time.perf_counter_ns(), time.thread_time_ns()
-        if self._waits is not None and self._leader is not None and now_ns >= carrier.tasks_due_ns:
+        if self.waits is not None and self._leader is not None and now_ns >= carrier.tasks_due_ns:
             self._recorder.count_tasks(carrier, Capture.READ, self._recorder.now)
-            carrier.name, carrier.tasks = self._leader.name, self._waits.parked_goroutines()
+            carrier.name, carrier.tasks = self._leader.name, self.waits.parked_goroutines()
             carrier.tasks_due_ns = now_ns + _TASKS_PART * (time.thread_time_ns() - began_ns)
 
     # -- threads with a pending stop
