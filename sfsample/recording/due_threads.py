@@ -58,7 +58,7 @@ class SampledThread:
         self.due = 0  # tick of its next turn
 
     def note_run(self, now: TickTime, *, wall: bool) -> None:
-        """Note that the thread has run; forget the facts that held while it did not run."""
+        """Note that the thread has run, so its last stack and its tasks are out of date."""
         self.flush_ns, self.last_stack, self.off_cpu_counters, self.tasks = FLUSH_NS, None, None, None
         ran_ns, time_ns = self.ran_ns - self.quiet_ran_ns, now.at_ns - self.quiet_since.at_ns
         if not (wall and 0 <= ran_ns <= _QUIET_SHARE * time_ns):

@@ -22,7 +22,7 @@ from random import Random
 uniform = Random().random  # noqa: S311 - a random instant, not a secret
 
 MAX_LATE_S = 0.4  # seconds after the end of a recording in which code is still analysed
-SLOWNESS = 8  # the next interval is longer by 1/8 of the debt
+SLOWNESS = 8  # each interval is longer by 1/8 of the debt
 _MAX_SAVED_S = 0.25  # largest unused time that is saved, in seconds of elapsed time
 _MAX_DEBT_S = 2.0  # largest overspent time that is paid back, in seconds of elapsed time
 _COSTS = 3  # number of last costs that decide whether a cost is a burst

@@ -104,7 +104,7 @@ class Difference(NamedTuple):
 
     @property
     def by_cpu(self) -> bool:
-        """True if CPU time is compared instead of samples, as there are samples of sleeping threads."""
+        """True if CPU time is compared instead of samples, because sleeping threads have samples, too."""
         return any(side.cpu_samples is not None for side in self.sides)
 
 

@@ -195,7 +195,7 @@ def difference_html(before: Report, after: Report, difference: Difference) -> by
     doubts = [text for text in warnings(difference) if not any(loss.startswith(text) for loss in lost)]
     both = _side_by_side(before, after, by_cpu=difference.by_cpu)
     shares = difference.overall.share_after, difference.overall.share_before
-    del before, after, reports  # frees memory before the page takes as much
+    del before, after, reports  # frees memory that the page needs
     data = page_data(both, threads=False)
     by_name = {change.name: change for change in difference.by_total}
     changes = [by_name.get(text) for text in data["frames"]["text"]]
