@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 
 from sfsample.core.checkpoint import PENDING_STOPS, OutOfTime
 from sfsample.core.python_view import PythonView
@@ -169,7 +170,7 @@ class PtraceSampler:
             if missed:
                 continue
             at_ns, lives = round((now - self._start) * 1e9), True
-            with suppress(OutOfTime), PENDING_STOPS.calling(lambda: self._at_checkpoint(schedule.end)):
+            with suppress(OutOfTime), PENDING_STOPS.calling(lambda: self._choose_priority(schedule.end)):
                 lives = self._tick(
                     at_ns, woken, lambda: self._clock.now() < schedule.end and not should_stop()
                 )
@@ -200,15 +201,11 @@ class PtraceSampler:
                 await_stop(min(left, _MAX_STOP_WAIT_S))
         return False
 
-    def _at_checkpoint(self, end_s: float) -> None:
-        """Choose the priority of long work.  Raises OutOfTime soon after `end_s`."""
-        self._choose_priority()
-        if self._clock.now() > end_s + MAX_LATE_S:
-            raise OutOfTime
-
-    def _choose_priority(self) -> None:
-        """Use real-time priority, up to a share of one CPU."""
+    def _choose_priority(self, end_s: float = inf) -> None:
+        """Use real-time priority, up to a share of one CPU.  Raises OutOfTime soon after `end_s`."""
         now = self._clock.now()
+        if now > end_s + MAX_LATE_S:
+            raise OutOfTime
         is_wanted = self._real_time.resume_at(now, REAL_TIME_PRIORITY.used_s()) <= now
         REAL_TIME_PRIORITY.during_ticks(is_wanted=is_wanted)
 
