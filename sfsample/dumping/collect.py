@@ -24,17 +24,13 @@ from sfsample.dumping.model import (
     is_same_place,
 )
 from sfsample.errors import ReadFailed
-from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
+from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.consistent_capture import ConsistentCapture, capture_consistently
-from sfsample.process.facts.descriptors import NearEnd, PeerProcess, find_peer_processes, parse_locks
-from sfsample.process.facts.syscall_arguments import (
-    CHILD_CALLS,
-    FILE_LOCK_CALLS,
-    SIGNAL_CALLS,
-    DecodedSyscall,
-)
+from sfsample.process.facts.descriptors import KeptPeers, parse_locks
+from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS, SIGNAL_CALLS
 from sfsample.process.facts.thread_facts import FactReader
 from sfsample.process.go_capture import FoundGoroutine
+from sfsample.process.had_cpu import is_seldom
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.permission.evidence import tracer_of_process
 from sfsample.process.proc_text import Stat
@@ -78,8 +74,7 @@ class Dumper:
         self._threads: dict[int, ThreadDump] = {}
         self._before: dict[int, ThreadDump] = {}  # threads of the previous look
         self._to_collect: dict[int, Stat] = {}  # threads of the last look
-        self._near_ends: dict[str, NearEnd] = {}
-        self._peers: tuple[PeerProcess, ...] = ()
+        self._peers = KeptPeers(pause=0)
         self._rests_left_ns = 0
         self._python_problems: dict[str, None] = {}
         self._calls: tuple[Call, ...] = ()  # calls of the last capture
@@ -307,7 +302,7 @@ class Dumper:
         calls = [thread.call for thread in threads if thread.call]
         takes_locks = any(call.name in FILE_LOCK_CALLS for call in calls)
         locks = (takes_locks and parse_locks(read_text("/proc/locks"))) or ()
-        others = self._find_peers(calls)
+        others = self._peers.find(self._facts.peer_links(calls, self._go.files.values()))
         named = sorted({*(lock.holder for lock in locks), *(end.pid for end in others)} - {-1, 0, target.pid})
         waits_for_children = any(call.name in (*CHILD_CALLS, *SIGNAL_CALLS) for call in calls)
         return ProcessDump(
@@ -329,13 +324,6 @@ class Dumper:
         holders = (lock.holder for lock in dump.locks)
         awaits_child = any(thread.call and thread.call.name in CHILD_CALLS for thread in dump.threads)
         return {*(peer.pid for peer in dump.peers), *holders, *dict(dump.children if awaits_child else ())}
-
-    def _find_peers(self, calls: Iterable[DecodedSyscall]) -> tuple[PeerProcess, ...]:
-        """Search all processes for the other ends of pipes and sockets, if the near ends have changed."""
-        wanted = self._facts.peer_links(calls, self._go.files.values())
-        if wanted != self._near_ends:
-            self._near_ends, self._peers = wanted, find_peer_processes(wanted)
-        return self._peers
 
 
 def _is_one_moment(thread: ThreadDump, counters: bytes | None, snapshot: ThreadSnapshot) -> bool:

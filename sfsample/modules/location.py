@@ -7,6 +7,7 @@ from typing import NamedTuple
 from sfsample.core.stack import Frame
 from sfsample.modules.module import Module
 
+IN_POOL = "pool"  # `found` of a long wait at a condition variable at which other threads wait, too
 PROCESS_KEY_STEP = 1 << 22  # number above every pid: PID_MAX_LIMIT, Linux include/linux/threads.h
 
 

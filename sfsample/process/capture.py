@@ -41,7 +41,6 @@ from sfsample.unwind.unwinder import Unwinder
 _MAX_ATTEMPTS = 8
 _MAX_DOUBTS = 3  # repeated captures of a stack that may be incomplete only for a moment
 _POLL_SLEEP_S = 0.000_05  # pause in seconds between two checks whether a thread sleeps
-_SELDOM = 100  # divisor: a thread that runs for less than 1/100 of the time runs seldom
 _MIN_PATIENCE_NS = 1_000_000  # shortest wait in ns until a sleeping thread stops
 
 # A kernel worker (io_uring, vhost) is a thread of the process that runs no code of the program.  sfsample
@@ -387,11 +386,6 @@ class ThreadCapturer:
 def _running_call(evidence: SchedulerEvidence) -> tuple[str, ...]:
     name = None if evidence.call is None else syscall_name(evidence.call)
     return () if name is None else (f"sys_{name}",)
-
-
-def is_seldom(ran_ns: int, of_ns: int) -> bool:
-    """Return True if a thread runs seldom: for at most 1 percent of the time (`ran_ns` of `of_ns`)."""
-    return ran_ns * _SELDOM <= of_ns
 
 
 def _last_stop(asleep: SyscallInfo, taken: ThreadSnapshot, stack: Stack) -> LastStop:

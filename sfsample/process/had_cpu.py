@@ -34,6 +34,7 @@ from sfsample.process.proc_text import SchedStat, parse_last_run, parse_schedsta
 _SAME_MOMENT_NS = 100_000
 _CHUNK_BYTES = 4096
 _MAX_OFF_CPU_IN_A_ROW = 8  # answers "off CPU" until a stop checks the learned balance again
+_SELDOM = 100  # divisor: a thread that runs for less than 1/100 of the time runs seldom
 _STAMP_STEP_NS = 2 * 1024  # two steps (1024 ns each) of the time stamps of load averages
 
 
@@ -228,3 +229,8 @@ class OwnRun:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def is_seldom(ran_ns: int, of_ns: int) -> bool:
+    """Return True if a thread runs seldom: for at most 1 percent of the time (`ran_ns` of `of_ns`)."""
+    return ran_ns * _SELDOM <= of_ns

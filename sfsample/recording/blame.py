@@ -1,11 +1,11 @@
-"""Adds the stack of a lock's holder to the stacks of the threads that wait for the lock (`--blame`).
+"""Adds the stack of the holder to the stacks of the threads that wait for a lock, a pipe, ... (`--blame`).
 
 At the end of a tick, sfsample reads the owner of each lock, captures the stack of the owner, and reads the
 owner again.  If the owner has changed, the tick blames no thread.  An owner that has not run since its last
-capture is not captured again.
+capture is not captured again.  The owner may be a thread of another process of this machine.
 """
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from sfsample.core.snapshot import Capture
 from sfsample.modules.location import Location, WaitPlace
@@ -14,24 +14,31 @@ from sfsample.recording.due_threads import SampledThread
 from sfsample.recording.recorder import Recorder
 from sfsample.recording.wait_finder import FoundWait
 
-UNSEEN = "[stack not captured]"  # frame of a holder that did not stop in time, as it waited for a CPU
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sfsample.recording.process_sampler import ProcessSampler
+
+# frame of a holder that did not stop in time, as it waited for a CPU, or that ran and must not be stopped
+UNSEEN = "[stack not captured]"
+_SEVERAL = "[one of several threads]"
 _MAX_HOPS = 8  # holders in one stack
 
-Owner = Callable[[Thread, FoundWait], int | None]
-Look = Callable[[SampledThread], bool]  # captures a thread that has run; False if its stack is unknown
+_Holder = tuple["ProcessSampler", SampledThread | None]  # None: one of several threads
 
 
 class Blame:
-    """Counts the threads of one process that wait for locks, with the stacks of the holders."""
+    """Counts the threads of process `own` that wait for locks, pipes, ..., with the stacks of the holders.
+
+    `others` opens other processes, by pid; None: sfsample may not read that process.
+    """
 
     def __init__(
-        self, recorder: Recorder, owner: Owner, find: Callable[[int], SampledThread | None], look: Look
+        self, recorder: Recorder, own: "ProcessSampler", others: "Callable[[int], ProcessSampler | None]"
     ) -> None:
-        self._recorder = recorder
-        self._owner, self._find, self._look = owner, find, look
+        self._recorder, self._own, self._others = recorder, own, others
         self._waiters: dict[SampledThread, Capture | None] = {}
-        self._holders: dict[tuple[str, int], SampledThread | None] = {}  # holders at this tick, by lock
-        self._unseen: set[SampledThread] = set()  # holders whose stack is unknown at this tick
+        self._holders: dict[tuple[object, ...], _Holder | None] = {}  # holders at the last tick, by lock
 
     def takes(self, thread: SampledThread, capture: Capture | None = None) -> bool:
         """Return True if the thread waits for a lock; `count` counts it.  `capture` None: it has not run."""
@@ -40,11 +47,15 @@ class Blame:
             self._waiters[thread] = capture
         return waits
 
+    def holders_ran(self) -> bool:
+        """Return True if a holder in another process has run since the last call of `count`."""
+        holders = {found[1] for found in self._holders.values() if found and found[0] is not self._own}
+        return any(h is None or h.files.counters() != h.off_cpu_counters for h in holders)
+
     def count(self) -> None:
         """Count the threads that wait, each with its chain of holders."""
         waiters, self._waiters = self._waiters, {}
         self._holders.clear()
-        self._unseen.clear()
         for thread, capture in waiters.items():
             chain = self._chain(thread) if thread.last_stack else ()
             if thread.gone or thread.last_stack is None:
@@ -64,35 +75,48 @@ class Blame:
     def _chain(self, thread: SampledThread) -> tuple[Location, ...]:
         """Return the frames of a chain of holders, the last holder first."""
         chain: tuple[Location, ...] = ()
-        seen = [thread]
-        while len(seen) <= _MAX_HOPS and (holder := self._holder(seen[-1])) is not None:
-            mark = f"[held by]{holder.name or '?'}"
+        process, seen = self._own, [thread]
+        while len(seen) <= _MAX_HOPS and (found := self._holder(process, seen[-1])) is not None:
+            process, holder = found
+            names = [process.name] if holder is None or process is not self._own else []
+            mark = f"[held by]{'/'.join([*names, holder.name or '?'] if holder else names)}"
             if holder in seen:
                 return (_mark(f"{mark} (a cycle)"), *chain)
+            if holder is None or holder.last_stack is None:
+                return (_mark(UNSEEN if holder else _SEVERAL), _mark(mark), *chain)
             seen.append(holder)
-            if holder in self._unseen:
-                return (_mark(UNSEEN), _mark(mark), *chain)
             chain = (*holder.places, _mark(mark), *chain)
         return chain
 
-    def _holder(self, thread: SampledThread) -> SampledThread | None:
+    def _holder(self, process: "ProcessSampler", thread: SampledThread) -> _Holder | None:
         wait = thread.wait
         lock = wait.lock if wait else None
         if wait is None or lock is None:
             return None
-        if lock not in self._holders:
-            self._holders[lock] = self._find_holder(thread, wait)
-            if self._holders[lock] is None:
+        key = process, *lock
+        if key not in self._holders:
+            self._holders[key] = self._find_holder(process, thread.process_thread, wait)
+            if self._holders[key] is None:
                 self._recorder.stats.holders_changed += 1
         still_waits = thread.wait is not None and thread.wait.lock == lock  # the search may capture `thread`
-        return self._holders[lock] if still_waits else None
+        return self._holders[key] if still_waits else None
 
-    def _find_holder(self, thread: SampledThread, wait: FoundWait) -> SampledThread | None:
-        owner = self._owner(thread.process_thread, wait)
-        holder = None if owner is None else self._find(owner)
-        if holder is not None and not self._look(holder):
-            self._unseen.add(holder)
-        return holder if self._owner(thread.process_thread, wait) == owner else None
+    def _find_holder(self, process: "ProcessSampler", thread: Thread, wait: FoundWait) -> _Holder | None:
+        waits = process.waits
+        owner = waits.owner(thread, wait) if waits else None
+        if waits is None or owner is None:
+            return None
+        pid, tid = owner
+        other = process if pid == process.process.pid else self._others(pid)
+        if other is None:
+            self._recorder.stats.holders_refused += 1
+            return None
+        only = next(iter(other.threads), 0) if len(other.threads) == 1 else 0
+        holder = other.threads.get(tid or only)
+        if holder is not None:
+            other.look(holder)
+        is_named = holder is not None or (not tid and len(other.threads) > 1)
+        return (other, holder) if is_named and waits.owner(thread, wait) == owner else None
 
 
 def _mark(text: str) -> Location:

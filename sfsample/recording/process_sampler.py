@@ -14,9 +14,9 @@ from contextlib import suppress
 
 from sfsample.core.snapshot import Capture
 from sfsample.errors import NotPermitted, ReadFailed
-from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
+from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.capture_running import AWAKE_THREADS, StopFilter
-from sfsample.process.had_cpu import RunState, WakeUp, classify, ran_ns
+from sfsample.process.had_cpu import RunState, WakeUp, classify, is_seldom, ran_ns
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
@@ -33,7 +33,6 @@ _COLLECT_NS = 1_000_000  # time between two collections of threads that have sto
 _MAX_PENDING_STOPS = 8  # threads: if all stop at once, the last stays stopped until the others are captured
 _LOOK_NS = 1_000_000  # longest wait for the stop of a thread that holds a lock (--blame)
 _STOP_PATIENCE_NS = 50_000  # longest polling for a stop: a thread that has a CPU stops in this time
-
 _TASKS_PART = 20  # divisor: for each event loop, sfsample may read tasks for 1/20 of the time
 _RECORDING_ENDED = "the recording ended before its turn"
 _STILL_PENDING = "did not stop in time (the machine is overloaded)"
@@ -43,7 +42,7 @@ class ProcessSampler:
     """Samples the threads of one process into a profile, from tick `since` on.
 
     A refused capture is a failed sample.  For a process that the user named (`named`), a refusal before the
-    first sample is an error.  `waits` finds what sleeping threads wait for (wall mode).
+    first sample is an error.  `waits` finds what sleeping threads wait for, `others`: see `Blame`.
     """
 
     def __init__(
@@ -56,13 +55,14 @@ class ProcessSampler:
         named: bool,
         since: TickTime,
         waits: WaitFinder | None = None,
+        others: "Callable[[int], ProcessSampler | None]" = lambda _: None,
     ) -> None:
-        self.process = process
+        self.process, self.name = process, process.name
         self._capturer = capturer
         options, profile = recording.options, recording.profile
         self._options, self._profile = options, profile
         self._wall = options.mode == "wall"
-        self._waits = waits
+        self.waits = waits
         self._looked_at: SampledThread | None = None  # thread whose stack is captured, but not counted
         self._max_pause_ns = round(options.max_pause * 1e9)
         process.running_capture.max_held_ns = self._max_pause_ns
@@ -81,9 +81,7 @@ class ProcessSampler:
         )
         self._goroutines = SampledThread(process.thread(process.pid), since, 0)  # its tasks are goroutines
         self._goroutines.start_time = process.start_time
-        self._blame: Blame | None = None
-        if waits is not None and options.blame:
-            self._blame = Blame(self._recorder, waits.owner, self.threads.get, self._look_again)
+        self._blame = Blame(self._recorder, self, others) if waits and options.blame else None
 
     @property
     def living(self) -> set[ThreadKey]:
@@ -106,7 +104,7 @@ class ProcessSampler:
         self._recorder.now = now
         try:
             due = self._due()
-            if not (refresh and self._has_run) and self._is_quiet(due):
+            if not (refresh and (self._has_run or self._blame)) and self._is_quiet(due):
                 for thread in due:
                     thread.give_next_turn(tick, spread, self._random)
                 return True
@@ -131,6 +129,13 @@ class ProcessSampler:
             self._profile.stats.count_failed(str(failure), 1)
         return True
 
+    def visit(self, now: TickTime) -> bool:
+        """Follow births, ends and an execve, but sample no thread; False: the process has ended."""
+        before, self._recorder.now = self._recorder.now, now
+        self.process.modules.allow_refresh()
+        is_followed = before.number == now.number and bool(self.threads)
+        return is_followed or self._follow_changes(before, refresh=False)
+
     def _due(self) -> list[SampledThread]:
         return [thread for thread in self.threads.values() if thread.due <= self._recorder.now.number]
 
@@ -140,7 +145,7 @@ class ProcessSampler:
         sfsample notices a birth or an execve when the thread that made it is due.
         """
         ran = (t.off_cpu_counters is None or t.files.counters() != t.off_cpu_counters for t in due)
-        if self._pending or not self.threads or any(ran):
+        if self._pending or not self.threads or any(ran) or (self._blame and self._blame.holders_ran()):
             return False
         self._recorder.count_idle(due)
         return True
@@ -179,6 +184,7 @@ class ProcessSampler:
             for thread in tuple(self.threads.values()):
                 self._drop(thread)
         if before is None or leader.name != before.name:
+            self.name = leader.name
             self._profile.name_process(self._recorder.process_key, leader.name)
         if refresh or before is None:
             self._recorder.read_cpu_time()
@@ -200,12 +206,13 @@ class ProcessSampler:
             born = self.process.thread(tid)
             ran = self._ran_before_exec.pop(tid, 0) if tick > 1 else ran_ns(born.files.counters())
             self.threads[tid] = SampledThread(born, last_tick, ran)
-        if self._waits is not None and (new or ended):
-            self._waits.follow(tids)
+        if self.waits is not None and (new or ended):
+            self.waits.follow(tids)
 
     def _drop(self, thread: SampledThread) -> None:
         self._pending.pop(thread, None)  # `release_pending` releases the thread if it stops later
         self._recorder.flush(thread)
+        self._recorder.end_wait(thread)
         thread.gone = True
         self.threads.pop(thread.tid, None)
 
@@ -227,25 +234,25 @@ class ProcessSampler:
         else:
             self._sample(thread, woken, counters)
 
-    def _look_again(self, thread: SampledThread) -> bool:
-        """Capture a thread again if it has run, but do not count it; False: its stack is unknown."""
+    def look(self, thread: SampledThread) -> None:
+        """Capture a thread again if it has run, but do not count it."""
         counters = thread.files.counters()
-        if counters is None:
-            return False
-        if counters != thread.off_cpu_counters or thread.last_stack is None:
+        if counters is not None and (counters != thread.off_cpu_counters or thread.last_stack is None):
             self._looked_at, now_ns = thread, time.perf_counter_ns()
             if thread not in self._pending:
                 self._sample(thread, WakeUp(now_ns), counters)
             self._wait_for_pending(now_ns + _LOOK_NS)
             self._looked_at = None
-        return thread.last_stack is not None and thread not in self._pending
 
     def _sample(self, thread: SampledThread, woken: WakeUp, counters: bytes) -> None:
         files, recorder, wall = thread.files, self._recorder, self._wall
         recorder.flush(thread)
+        recorder.end_wait(thread)
         thread.file_holder = thread.files.holder
         used_ns = recorder.charge(thread, counters)
         thread.note_run(recorder.now, wall=wall)
+        if self.waits is not None:
+            self.waits.forget(thread.tid)
         seldom = is_seldom(used_ns, recorder.now.at_ns - thread.counted.at_ns)
         if seldom and wall and self._capturer.stop_breaks_call(thread.process_thread):
             self._capturer.wait_until_asleep(thread.process_thread, woken.at_ns + self._max_pause_ns)
@@ -308,9 +315,9 @@ class ProcessSampler:
         if captured.has_gil is None:
             recorder.count_failed(thread, "the GIL could not be read")
             return
-        if self._waits is not None:
-            thread.wait = self._waits.find(thread.process_thread, captured, thread.state, state)
-        recorder.see(thread, captured, (thread.wait.location,) if thread.wait else ())
+        find = self.waits.find if self.waits else lambda *_: None
+        wait = find(thread.process_thread, captured, thread.state, state)
+        recorder.see(thread, captured, wait)
         if thread is self._looked_at:
             return
         if self._options.tasks:
@@ -338,9 +345,9 @@ class ProcessSampler:
     def _look_at_goroutines(self) -> None:
         """Count the parked goroutines since the last look, and read them, for at most 5 % of the time."""
         carrier, now_ns, began_ns = self._goroutines, time.perf_counter_ns(), time.thread_time_ns()
-        if self._waits is not None and self._leader is not None and now_ns >= carrier.tasks_due_ns:
+        if self.waits is not None and self._leader is not None and now_ns >= carrier.tasks_due_ns:
             self._recorder.count_tasks(carrier, Capture.READ, self._recorder.now)
-            carrier.name, carrier.tasks = self._leader.name, self._waits.parked_goroutines()
+            carrier.name, carrier.tasks = self._leader.name, self.waits.parked_goroutines()
             carrier.tasks_due_ns = now_ns + _TASKS_PART * (time.thread_time_ns() - began_ns)
 
     # -- threads with a pending stop

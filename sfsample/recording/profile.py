@@ -6,7 +6,7 @@ Addresses are kept as (module, vaddr), so that they can be symbolized later and 
 import os
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Hashable
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -70,6 +70,22 @@ class StackTotals:
         self.times = self.wall_ns = self.cpu_ns = 0
 
 
+class Waiters(Counter[Hashable]):
+    """The number of threads that wait for each thing now."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.joined: dict[Hashable, StackKey] = {}  # things with a new waiter in this tick, and its stack
+        self.most = Counter[StackKey]()  # stack of a waiter -> most waiters at the end of a tick
+
+    def end_tick(self) -> None:
+        """Compare the numbers with those of earlier ticks."""
+        for thing, stack in self.joined.items():
+            if stack in self.most or len(self.most) < STACK_LIMIT:
+                self.most[stack] = max(self.most[stack], self[thing])
+        self.joined.clear()
+
+
 class Profile:
     """Stacks with their totals.  `processes` and `threads` have the names of processes and of threads.
 
@@ -91,6 +107,7 @@ class Profile:
         self.roots: dict[int, ProcessRoot] = {}  # root directories in which files of modules are opened
         self.charged_ns: Counter[int] = Counter()  # CPU time by process key; set at the end
         self.unseen_ns = Counter[int]()  # CPU time without samples, of ended threads, by process key
+        self.waiters = Waiters()
         self._by_second: Counter[tuple[int, int]] = Counter()  # CPU time in ns, by process key and second
         self._start_times: dict[int, int] = {}  # process key -> start time in clock ticks since boot
         self._sampled: set[int] = set()  # keys of processes with a sample

@@ -8,11 +8,15 @@ and samples the due threads of each process (`ProcessSampler.tick`).
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from sfsample.core.checkpoint import PENDING_STOPS, OutOfTime
 from sfsample.core.python_view import PythonView
+from sfsample.errors import TargetError
 from sfsample.process.capture import ThreadCapturer
+from sfsample.process.facts.descriptors import KeptPeers
 from sfsample.process.had_cpu import OwnRun, WakeUp
+from sfsample.process.image_cache import ImageCache
 from sfsample.process.priority import REAL_TIME_PRIORITY
 from sfsample.process.process import LiveProcess
 from sfsample.process.stop_request import await_stop
@@ -34,6 +38,7 @@ _REFRESH_S = 1.0  # shortest time in s between two checks for a library replaced
 _REFRESHED_PER_S = 10  # processes that are checked in a second
 _LATENESS_S = 1.0  # seconds between two messages about missed ticks
 _REAL_TIME_SHARE = 0.2  # share of one CPU that sfsample may use at real-time priority
+_MAX_HOLDERS = 32  # open processes that hold up recorded ones
 _OPEN_FIRST_S, _OPEN_LATER_S = 1.0, 0.05  # seconds to open descendants: before the first tick, at each tick
 
 
@@ -61,6 +66,8 @@ class PtraceSampler:
         self._reported_at = float("-inf")
         self._own_run = OwnRun()
         self._names = Symbolizer()  # source of the names of functions in C libraries
+        self._holders: dict[int, ProcessSampler] = {}  # of processes that are not recorded, by pid
+        self._peers, self._images = KeptPeers(), ImageCache()  # files of these processes
         self._began = start
         self._start = self._refresh_at = self._cpu_at_start = 0.0
         self._real_time = OverheadLimit(_REAL_TIME_SHARE, self._clock.now(), REAL_TIME_PRIORITY.used_s())
@@ -70,8 +77,9 @@ class PtraceSampler:
         self._samplers = [self._sampler_of(process) for process in self._processes.all]
         self._pending: list[ProcessSampler] = []  # samplers with a pending stop
 
-    def _sampler_of(self, process: LiveProcess) -> ProcessSampler:
-        options, named = self._options, process in self._processes.named
+    def _sampler_of(self, process: LiveProcess, recording: Recording | None = None) -> ProcessSampler:
+        recording = recording or self._recording
+        options, named = recording.options, process in self._processes.named
         unwinder = Unwinder(process.modules, steppers=options.steppers, max_frames=options.max_frames)
         if named:
             unwinder.prepare(process.arch)
@@ -81,11 +89,30 @@ class PtraceSampler:
         )  # fmt: skip
         waits = None
         if options.mode == "wall":
-            waits = WaitFinder(process, capturer, self._names, details=options.wait_details)
+            peers = self._peers if options.blame else None
+            waits = WaitFinder(process, capturer, self._names, peers, details=options.wait_details)
         return ProcessSampler(
-            process, capturer, self._recording, self._jitter, named=named, since=self._last_tick,
-            waits=waits,
+            process, capturer, recording, self._jitter, named=named, since=self._last_tick,
+            waits=waits, others=self._holder,
         )  # fmt: skip
+
+    def _holder(self, pid: int) -> ProcessSampler | None:
+        """Return the sampler of a process that holds up another one; None: sfsample may not read it."""
+        if recorded := [sampler for sampler in self._samplers if sampler.process.pid == pid]:
+            return recorded[0]
+        try:
+            if pid not in self._holders:
+                options = replace(self._options, stop=False)  # the user has not named that process
+                profile = Profile(self._options.rate)  # its counts are not used
+                profile.roots = self.profile.roots  # with these, generated code is named
+                beside = self._recording._replace(options=options, profile=profile)
+                process = LiveProcess(pid, attach=False, image_cache=self._images)
+                self._holders[pid] = self._sampler_of(process, beside)
+            if len(self._holders) > _MAX_HOLDERS or not self._holders[pid].visit(self._last_tick):
+                self._holders.pop(pid).process.close()
+        except TargetError:
+            return None
+        return self._holders.get(pid)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
         """Sample until the duration is over, `should_stop` returns True, or no named process is left.
@@ -112,6 +139,8 @@ class PtraceSampler:
                     self.profile.spread_cpu_time(set().union(*(one.living for one in self._samplers)))
         finally:
             self._own_run.close()
+            for holder in self._holders.values():
+                holder.process.close()
             stats.lacks_priority = not REAL_TIME_PRIORITY.is_allowed
             stats.count_cost(self._cpu_at_start)
         return self.profile
@@ -206,6 +235,7 @@ class PtraceSampler:
                 self._end(sampler)
             elif not sampler.collect() and sampler not in self._pending:
                 self._pending.append(sampler)
+        self.profile.waiters.end_tick()
         return bool(self._processes.named)
 
     def collect(self) -> bool:

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import Frame, Stack, StopReason
+from sfsample.core.wait_kind import WaitKind
 from sfsample.modules.location import (
+    IN_POOL,
     GeneratedFunction,
     Located,
     Location,
@@ -24,8 +26,11 @@ from sfsample.process.process import LiveProcess
 from sfsample.recording.due_threads import FLUSH_NS, SampledThread
 from sfsample.recording.merge_python import as_shown, with_python
 from sfsample.recording.profile import Profile
-from sfsample.recording.sample import Sample, ThreadKey, TickTime
+from sfsample.recording.sample import Sample, StackKey, ThreadKey, TickTime
+from sfsample.recording.wait_finder import FoundWait
 from sfsample.symbolize.perf_map import PerfMapFile
+
+_LONG_WAIT_NS = 1_000_000_000  # shortest wait of a worker that has nothing to do
 
 
 class Recorder:
@@ -107,8 +112,8 @@ class Recorder:
             stats.held.add(held)
             thread.stopped_ns += held
 
-    def see(self, thread: SampledThread, captured: CapturedStack, waits: tuple[Location, ...] = ()) -> None:
-        """Keep a captured stack, for `count`; `waits`: the innermost frame of a thread that waits."""
+    def see(self, thread: SampledThread, captured: CapturedStack, wait: FoundWait | None = None) -> None:
+        """Keep a captured stack, for `count`; `wait`: what the thread waits for from this tick on."""
         locations = self._locate(captured, thread.last)
         thread.last = Located(
             captured.generation, captured.stack.frames, captured.modules, locations, self._names
@@ -120,8 +125,22 @@ class Recorder:
             locations = with_python(locations, captured.python, self._python)
             stack = as_shown(stack, captured.python, self._python)
         thread.seen = self.now
-        thread.places = (*waits, *kernel, *locations)
+        thread.wait = wait
+        thread.places = (*((wait.location,) if wait else ()), *kernel, *locations)
         thread.last_stack = stack, thread.places
+        if wait is not None:
+            waiters, thing = self._profile.waiters, wait.thing(self.process_key)
+            waiters[thing] += 1
+            waiters.joined[thing] = StackKey(self.process_key, thread.tid, thread.places, stack.stop_reason)
+
+    def end_wait(self, thread: SampledThread) -> None:
+        """Note that a thread no longer waits: it has run, or it has ended."""
+        if thread.wait is not None:
+            waiters, thing = self._profile.waiters, thread.wait.thing(self.process_key)
+            waiters[thing] -= 1
+            if not waiters[thing]:
+                del waiters[thing]
+            thread.wait = None
 
     def _locate(self, captured: CapturedStack, last: Located) -> tuple[Location, ...]:
         """Return the locations of the frames; unchanged frames have those of the last sample."""
@@ -202,6 +221,10 @@ class Recorder:
         """
         assert thread.last_stack is not None  # noqa: S101 - our own invariant
         stack, places = thread.last_stack
+        wait, is_long = thread.wait, not ran and until.at_ns - thread.seen.at_ns >= _LONG_WAIT_NS
+        if is_long and wait and wait.wait and wait.wait.kind is WaitKind.CONDITION:
+            is_alone = self._profile.waiters[wait.thing(self.process_key)] < 2
+            places = places if is_alone else (places[0]._replace(found=IN_POOL), *places[1:])
         stats, key = self.stats, ThreadKey(self.process_key, thread.tid, thread.start_time)
         times = max(1, until.number - thread.counted.number)
         wall_ns, cpu_ns = until.at_ns - thread.counted.at_ns, thread.uncounted_cpu_ns if ran else 0

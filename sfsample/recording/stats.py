@@ -122,6 +122,7 @@ class Stats:
         self.cpu_sampled_ns = 0  # CPU time that samples stand for, including those that --gil leaves out
         self.threads = 0  # threads that have samples
         self.brief_waits = 0  # samples left out, because the wait was shorter than --min-wait
+        self.holders_refused = 0  # times that the holder was in a process that sfsample may not read
         self.holders_changed = 0  # times that --blame found no holder of a lock, or saw the holder change
         self.why_idle: tuple[str, str] | None = None  # reason why no thread could run, and a remedy
         self.subprocesses = Subprocesses()
@@ -235,6 +236,7 @@ class Stats:
             "held_ns": self.held.as_json(),
             "mode": self.mode,
             "holders_changed": self.holders_changed,
+            "holders_refused": self.holders_refused,
             "brief_waits": self.brief_waits,
         }
 

@@ -12,6 +12,7 @@ Invariant: a tick whose interval has passed is counted as missed, and no later t
 (tests/recording/test_ticks.py).
 """
 
+from collections import deque
 from collections.abc import Callable
 from math import ceil, inf
 from random import Random
@@ -24,6 +25,7 @@ MAX_LATE_S = 0.4  # seconds after the end of a recording in which code is still 
 SLOWNESS = 8  # the next interval is longer by 1/8 of the debt
 _MAX_SAVED_S = 0.25  # largest unused time that is saved, in seconds of elapsed time
 _MAX_DEBT_S = 2.0  # largest overspent time that is paid back, in seconds of elapsed time
+_COSTS = 3  # number of last costs that decide whether a cost is a burst
 
 
 class Schedule:
@@ -77,14 +79,16 @@ class OverheadLimit:
     """Limits the time that sfsample spends to `share` of the elapsed time (None: no limit).
 
     `spent_s` is the time that was spent until `now_s`.  Unused time is saved for 0.25 s.  A burst (the first
-    stacks of a large program) is paid back for two seconds at most.  Each pause pays back 1/`slowness` of the
-    debt.  With 1, the limit holds over any two seconds; with 8, the pauses are even.
+    stacks of a large program) is paid back for two seconds at most.  It is no burst if one of the two costs
+    before it was as large.  Each pause pays back 1/`slowness` of the debt.  With 1, the limit holds over any
+    two seconds; with 8, the pauses are even.
     """
 
     def __init__(self, share: float | None, now_s: float, spent_s: float, slowness: int = 1) -> None:
         self._share, self._slowness = share, slowness
         self._now_s, self._spent_s = now_s, spent_s
         self._saved_s = 0.0  # elapsed time that the next samples may use; negative: a debt
+        self._costs_s = deque([0.0] * _COSTS, _COSTS)  # elapsed time that pays for each of the last ticks
 
     def resume_at(self, now_s: float, spent_s: float) -> float:
         """Return the time of the next permitted tick, on the clock of `now_s`."""
@@ -92,6 +96,8 @@ class OverheadLimit:
             return now_s
         passed_s, cost_s = now_s - self._now_s, max(0.0, spent_s - self._spent_s) / self._share
         self._now_s, self._spent_s = now_s, spent_s
-        self._saved_s = min(self._saved_s + passed_s, _MAX_SAVED_S) - min(cost_s, _MAX_DEBT_S)
-        self._saved_s = max(self._saved_s, -_MAX_DEBT_S * self._slowness)
+        self._costs_s.append(cost_s)
+        most_s = max(_MAX_DEBT_S, sorted(self._costs_s)[1])
+        self._saved_s = min(self._saved_s + passed_s, _MAX_SAVED_S) - min(cost_s, most_s)
+        self._saved_s = max(self._saved_s, -max(_MAX_DEBT_S, *self._costs_s) * self._slowness)
         return now_s + max(0.0, -self._saved_s) / self._slowness

@@ -6,18 +6,19 @@ between, only the system call of the capture counts, because the evidence may be
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from typing import NamedTuple
 
+from sfsample.core.memory import Memory, PiecewiseMemory, ReadMemory
 from sfsample.core.snapshot import SchedulerEvidence
 from sfsample.core.wait_kind import WaitKind
 from sfsample.formats.gopclntab.places import WRAPPER
 from sfsample.modules.location import Location, PythonPlace, WaitPlace, locate, python_location
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
-from sfsample.process.facts.descriptors import KeptDescriptors, parse_locks
-from sfsample.process.facts.syscall_arguments import FILE_LOCK_CALLS
+from sfsample.process.facts.descriptors import KeptDescriptors, KeptPeers, NearEnd, parse_locks
+from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS
 from sfsample.process.facts.thread_facts import FactReader, as_made
 from sfsample.process.had_cpu import RunState
 from sfsample.process.proc_text import SyscallInfo
@@ -43,6 +44,12 @@ from sfsample.waiting.waits import Wait, wait_of
 _GO_RUNTIME = ("runtime.", "internal/runtime/")  # starts of names of functions of the Go runtime
 _MAX_STACKS = 10_000  # stacks in the cache of C library functions
 _MAX_FRAMES = 64  # innermost frames that are searched for C library functions
+_SEEN_IN_STACKS = (WaitKind.LOCK, WaitKind.FUTURE)  # the stack of the holder shows that it is the holder
+_NOT_YET_KNOWN = (WaitKind.MUTEX, *_SEEN_IN_STACKS)  # the owner may be known later
+_ONE_INSTANT = (0.0, 0.0)  # `Blame` looks at a holder while the waiter sleeps
+
+Actor = tuple[int, int]  # pid and tid of the thread that has to act; tid 0: one of its process
+Ends = Mapping[str, NearEnd]  # see `FactReader.peer_links`
 
 
 class FoundWait(NamedTuple):
@@ -52,26 +59,36 @@ class FoundWait(NamedTuple):
     wait: Wait | None = None
     evidence: WaitingThread | None = None
     python: PythonStack | None = None
+    ends: Mapping[str, NearEnd] = {}  # other end of the pipe or socket, if it is on this machine
+    counters: bytes | None = None  # the scheduler's, as long as the thread has not run
 
     @property
-    def lock(self) -> tuple[str, int] | None:
-        """The kind and the address of the lock, or None if the thread waits for nothing that has an owner.
-
-        A mutex counts even if its owner is unknown, because the mutex may have been between two owners.
-        """
+    def lock(self) -> tuple[str, int | str] | None:
+        """The lock, pipe or child, equal for all waiters of the process; None: it never has an owner."""
         wait = self.wait
-        has_owner = wait is not None and (wait.tid is not None or wait.kind is WaitKind.MUTEX)
-        return (wait.kind, wait.address) if wait and has_owner else None
+        if wait is None or not (self.ends or wait.tid or wait.process or wait.kind in _NOT_YET_KNOWN):
+            return None
+        return wait.kind, wait.address or wait.what
+
+    def thing(self, process_key: int) -> Hashable:
+        """Return what the thread waits for, equal for all its waiters in all processes."""
+        wait = self.wait
+        return (process_key, wait.kind, wait.address) if wait and wait.address else self.location
 
 
 class WaitFinder:
-    """Finds the waits of the threads of one process.  `names` names the functions of the C library."""
+    """Finds the waits of the threads of one process, with `peers` also the threads that have to act.
+
+    `names` names the functions of the C library.
+    """
 
     def __init__(
-        self, process: LiveProcess, capturer: ThreadCapturer, names: Symbolizer, *, details: bool
-    ) -> None:
+        self, process: LiveProcess, capturer: ThreadCapturer, names: Symbolizer, peers: KeptPeers | None,
+        *, details: bool,
+    ) -> None:  # fmt: skip
         self._process, self._capturer, self._names = process, capturer, names
-        self._details = details
+        self._peers, self._details = peers, details
+        self._held: dict[int, Callable[[], PythonFacts]] = {}  # thread id -> what it held at its last capture
         descriptors = self._descriptors = KeptDescriptors(process.proc)
         self._facts = FactReader(process.proc, descriptors=lambda _: descriptors)
         # living threads: thread id in the pid namespace of the process -> id in sfsample's namespace
@@ -82,6 +99,11 @@ class WaitFinder:
         """Note the ids of the living threads."""
         own_ids = {tid: own_id for own_id, tid in self._tids.items()}
         self._tids = {own_ids.get(tid) or self._process.own_id(tid): tid for tid in tids}
+        self._held = {tid: self._held[tid] for tid in {*self._tids.values()} & self._held.keys()}
+
+    def forget(self, tid: int) -> None:
+        """Forget what a thread held, as it has run."""
+        self._held.pop(tid, None)
 
     def find(
         self, thread: Thread, captured: CapturedStack, state: str, run_state: RunState
@@ -89,20 +111,28 @@ class WaitFinder:
         """Return the wait of a captured thread; None: it runs.  `state`: letter of proc(5)."""
         if not captured.stack.frames:  # a worker of the kernel
             return None
+        asleep = self._asleep(thread, captured, run_state)
+        if captured.python is not None and self._peers is not None:
+            word = asleep.args[0] if asleep and syscall_name(asleep.number) == "futex" else 0
+            memory = PiecewiseMemory() if asleep else captured.snapshot.memory
+            self._held[thread.tid] = cache(partial(self._python, captured.python, word, memory))
         if run_state is RunState.WAITING:
             return FoundWait(_location(NO_CPU))
-        asleep = self._asleep(thread, captured, run_state)
         if asleep is None:
             return None
         # A thread with state R fell asleep after its state was read.
         waiting = self._evidence(thread, captured, "S" if state == "R" else state, asleep)
         modules = tuple(filter(None, dict.fromkeys(captured.modules)))
-        wait = wait_of(waiting, self._context(waiting, modules))
+        ends = self._facts.peer_links([waiting.call]) if waiting.call and self._peers else {}
+        if self._peers is not None:
+            self._peers.wanted |= ends
+        wait = wait_of(waiting, self._context(waiting, {}, modules))
         place = wait_place(waiting, wait, details=self._details)
         has_name = wait is not None and wait.kind is not WaitKind.GIL and not self._details
         address = wait.address if wait is not None and has_name else 0
         module = module_of(modules, address) if address else None
-        return FoundWait(_location(place, module, address), wait, waiting, captured.python)
+        counters = captured.snapshot.scheduler.after if captured.snapshot.scheduler else None
+        return FoundWait(_location(place, module, address), wait, waiting, captured.python, ends, counters)
 
     def parked_goroutines(self) -> list[tuple[Places, float]]:
         """Return the different stacks of parked goroutines, with their numbers; not those of the runtime."""
@@ -124,13 +154,25 @@ class WaitFinder:
         name = self._names.frames(place)[-1].function or ""
         return "" if name.startswith(_GO_RUNTIME) or WRAPPER.search(name) else name
 
-    def owner(self, thread: Thread, found: FoundWait) -> int | None:
-        """Return the id of the thread that `thread` waits for now; None: unknown, or there is none."""
-        if found.evidence is None:
+    def owner(self, thread: Thread, found: FoundWait) -> Actor | None:
+        """Return the actor without which a waiting thread cannot go on now; None: unknown, or there is none.
+
+        The memory of a lock has its owner.  Other evidence counts only if the thread still waits.  If its
+        own process has the other end of a pipe or socket, too, a handler of a signal may have to act.
+        """
+        if found.evidence is None or found.wait is None:
             return None
-        waiting = self._with_objects(thread, found.evidence, found.python)
-        wait = wait_of(waiting, self._context(waiting))
-        return wait.tid if wait else None
+        waiting = self._with_objects(thread, found.evidence, found.python)._replace(asleep=_ONE_INSTANT)
+        held = self._held if found.wait.kind in _SEEN_IN_STACKS else {}
+        others = [WaitingThread(tid, "", "S", facts=facts(), asleep=_ONE_INSTANT)
+                  for tid, facts in held.items()]  # fmt: skip
+        context = self._context(waiting, found.ends)
+        wait = wait_of(waiting, context._replace(threads=others) if others else context)
+        if wait is None or wait.own_end or not (wait.tid or wait.process):
+            return None
+        still_waits = thread.files.asleep() and thread.files.counters() == found.counters
+        actor = (self._process.pid, wait.tid) if wait.tid else (wait.process or 0, 0)
+        return actor if still_waits or (wait.tid and not held) else None
 
     def _asleep(self, thread: Thread, captured: CapturedStack, run_state: RunState) -> SyscallInfo | None:
         """Return the system call of a thread that slept when it was captured; None: it ran."""
@@ -145,7 +187,8 @@ class WaitFinder:
         self, thread: Thread, captured: CapturedStack, state: str, asleep: SyscallInfo
     ) -> WaitingThread:
         process, facts, tid = self._process, self._facts, thread.tid
-        is_odd = state == "D" or syscall_name(asleep.number) == "restart_syscall"
+        name = syscall_name(asleep.number) or ""
+        is_odd = state == "D" or name == "restart_syscall" or name.startswith("open")
         wchan = facts.wchan(tid) if is_odd else None
         call = facts.decode(as_made(asleep, wchan))
         waiting = WaitingThread(
@@ -172,13 +215,16 @@ class WaitFinder:
             memory = self._facts.lock_memory(call)
         return waiting._replace(memory=memory, gil=gil, facts=facts)
 
-    def _python(self, stack: PythonStack, futex: int) -> PythonFacts:
+    def _python(self, stack: PythonStack, futex: int, stopped: Memory | None = None) -> PythonFacts:
+        """Return the wait of a thread; with `stopped`, its memory when it was stopped, also what it holds."""
         python = self._capturer.python
         interpreter = python.interpreter if python is not None else None
         if interpreter is None or interpreter.layout.free_threaded:
             return PythonFacts()
-        reader = ThreadReader(interpreter, self._facts.read, 0, lambda: False)
-        return PythonFacts(reader.wait(stack, futex))
+        live = self._facts.read
+        read: ReadMemory = lambda at, n: (stopped and stopped.read(at, n)) or live(at, n)  # noqa: E731 - short
+        reader = ThreadReader(interpreter, read, 0, lambda: False)
+        return PythonFacts(reader.wait(stack, futex)) if stopped is None else reader.holds(stack, futex)
 
     def _functions(self, captured: CapturedStack) -> tuple[str, ...]:
         """Return the functions of the C library on a stack, see `library_functions`."""
@@ -194,13 +240,17 @@ class WaitFinder:
             self._functions_at[place] = tuple(functions)
         return self._functions_at[place]
 
-    def _context(self, waiting: WaitingThread, modules: tuple[Module, ...] = ()) -> WaitContext:
+    def _context(self, waiting: WaitingThread, ends: Ends, modules: Sequence[Module] = ()) -> WaitContext:
         name: Callable[[int], str | None] = partial(variable_at, modules) if self._details else lambda _: None
         title = self._process.proc.read("cmdline") if self._process.name == "postgres" else None
         words = (title or b"").decode("utf-8", "replace").rstrip("\0").split("\0")
-        is_file_lock = waiting.call is not None and waiting.call.name in FILE_LOCK_CALLS
-        locks = (parse_locks(read_text("/proc/locks")) or ()) if is_file_lock else ()
-        return WaitContext(self._process.pid, words, (waiting,), self._tids, {}, name, locks=locks)
+        call = waiting.call.name if waiting.call else None
+        locks = (parse_locks(read_text("/proc/locks")) or ()) if call in FILE_LOCK_CALLS else ()
+        children = self._facts.children() if self._peers and call in CHILD_CALLS else ()
+        return WaitContext(
+            self._process.pid, words, (waiting,), self._tids, {}, name, children=children, locks=locks,
+            peers=self._peers.find(ends) if self._peers else (),
+        )  # fmt: skip
 
 
 def _in_c_library(module: Module | None) -> bool:

@@ -1,7 +1,9 @@
 """Puts names into reports: makes the report of a profile, and names the unnamed frames of a report."""
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from sfsample.modules.location import Location, pid_of
@@ -11,6 +13,7 @@ from sfsample.recording.sample import StackKey
 from sfsample.report.merge import common_values, rebuild
 from sfsample.report.report import TARGET_FIELDS, WEIGHTS, Report, ReportBuilder, ReportThread, ReportTimeline
 from sfsample.report.stats import ReportStats
+from sfsample.report.waits import lock_name
 from sfsample.symbolize.named_frame import NamedFrame, clean_name
 from sfsample.symbolize.symbolizer import OfflineSymbolizer, Symbolizer
 
@@ -23,24 +26,28 @@ def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
     has_cpu_time = any(total.cpu_ns for total in profile.totals.values())  # False: CPU time is unknown
     weights = WEIGHTS if has_cpu_time else WEIGHTS[:-1]
     builder = ReportBuilder(weights)
-    named: dict[Location, list[NamedFrame]] = {}
     indexes: dict[StackKey, int] = {}
+
+    @cache
+    def named(location: Location) -> list[NamedFrame]:
+        return [frame._replace(symbol_offset=None) for frame in symbolizer.frames(location)]
+
     for key, total in profile.totals.items():
-        for location in key.locations:
-            if location not in named:
-                named[location] = [
-                    frame._replace(symbol_offset=None) for frame in symbolizer.frames(location)
-                ]
-        frames = [frame for location in key.locations for frame in named[location]]
+        frames = [frame for location in key.locations for frame in named(location)]
         numbers = (total.times, total.wall_ns, total.cpu_ns)[: len(weights)]
-        process, name = profile.processes[key.process_key], profile.threads[key.thread]
-        thread = ReportThread(clean_name(process), clean_name(name), pid_of(key.process_key), key.tid)
+        process, task = profile.processes[key.process_key], profile.threads[key.thread]
+        thread = ReportThread(clean_name(process), clean_name(task), pid_of(key.process_key), key.tid)
         indexes[key] = builder.add(thread, frames, str(key.stop_reason), numbers)
     timeline = profile.timeline
     stacks = [indexes[key] for key in timeline.keys] if timeline else []
     stats = profile.stats.as_json()
     problems = dict.fromkeys([*stats["problems"], *symbolizer.problems])  # damaged files are in both lists
     stats["problems"] = [*problems]
+    most = stats["most_waiters"] = defaultdict[str, Counter[str]](Counter)  # by pid of a waiter, and lock
+    for key, number in profile.waiters.most.items():
+        frames = [frame for location in reversed(key.locations) for frame in reversed(named(location))]
+        if name := lock_name(frames):
+            most[str(pid_of(key.process_key))] |= Counter({name: number})
     return builder.finish()._replace(
         started_ns=profile.started_ns or None,
         rate_hz=profile.stats.rate_hz,

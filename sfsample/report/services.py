@@ -53,9 +53,11 @@ def _part(report: Report, part: Report, profile: Profile) -> Report:
     for stack in part.stacks:
         reasons[stack.stop_reason] += stack.weights[0]
     charged_ns = sum(ns for key, ns in profile.charged_ns.items() if pid_of(key) in pids)
+    most_waiters = report.stats.document.get("most_waiters", {})
     stats = report.stats.only(_OF_ALL).having(
         samples=part.total(), stacks=dict(reasons), cpu_charged_ns=charged_ns,
         cpu_sampled_ns=part.total(CPU), cpu_ms_by_second=profile.cpu_ms_by_second(pids),
+        most_waiters={pid: most for pid, most in most_waiters.items() if int(pid) in pids},
     )  # fmt: skip
     return report._replace(
         threads=part.threads, frames=part.frames, stacks=part.stacks, timeline=None, stats=stats,

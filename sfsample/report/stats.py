@@ -7,7 +7,9 @@ value with a wrong type counts as unknown, because a file can contain anything.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import chain
+from operator import or_
 from typing import Any, Self
 
 from sfsample.recording.stats import Loss, coverage_of, losses
@@ -55,6 +57,13 @@ class ReportStats:
         return [*map(str, value)] if isinstance(value, list) else []
 
     @property
+    def most_waiters(self) -> Counter[str]:
+        """The most threads that waited for a lock at one tick, by the name of the lock."""
+        value = self.document.get("most_waiters")
+        by_process = ReportStats(value if isinstance(value, dict) else {})
+        return reduce(or_, (Counter(by_process.numbers(pid)) for pid in by_process.document), Counter())
+
+    @property
     def has_cpu_time(self) -> bool:
         """True if the CPU time of the threads is known, even if it is 0."""
         return "cpu_charged_ns" in self.document
@@ -94,4 +103,5 @@ def sum_stats(parts: Iterable[ReportStats]) -> ReportStats:
     for key in _SAME:
         texts = {part.text(key) for part in known}
         total[key] = texts.pop() if len(texts) == 1 else None
+    total["most_waiters"] = {"": dict(reduce(or_, (part.most_waiters for part in known)))}
     return ReportStats(total)

@@ -7,16 +7,18 @@ outermost wait.  A wait further inside belongs to the thread that holds the lock
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from itertools import dropwhile
 
 from sfsample.core.quantities import counted, listed
 from sfsample.core.wait_kind import WaitClass
+from sfsample.modules.location import IN_POOL
 from sfsample.report.merge import rebuild, rebuild_stacks
 from sfsample.report.report import WALL, Report, ReportStack
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.waiting.thread import C_LIBRARIES, is_file
 
 _HELD = (WaitClass.LOCK, WaitClass.GIL, WaitClass.CONDITION)  # classes of waits for other threads
+_NAMELESS = ("[condition variable]", "[read lock]", "[write lock]")
 _RUNNING = NamedFrame("[no wait]", "[no wait]")
 
 
@@ -59,7 +61,7 @@ def fold_idle(report: Report) -> tuple[Report, dict[str, int]]:
     def fold(stack: ReportStack) -> list[NamedFrame]:
         frames, group = [report.frames[at] for at in stack.frames], groups[stack.thread]
         wait = wait_frame(frames)
-        if not wait or not (wait.found == "idle" or (group, stack.frames) in pools):
+        if not wait or not (wait.found == "idle" or (group, _texts(frames)) in pools):
             return frames
         text = f"[idle: {group[1]}]"
         folded[group[1]] += stack.weights[0]
@@ -78,56 +80,72 @@ def _groups(report: Report) -> dict[int, _Group]:
     return found
 
 
-def _pools(report: Report, groups: Mapping[int, _Group]) -> set[tuple[_Group, tuple[int, ...]]]:
+def _pools(report: Report, groups: Mapping[int, _Group]) -> set[tuple[_Group, tuple[str, ...]]]:
     """Return each group with the stacks in which most of its threads wait most of the time.
 
-    Only waits at a condition variable count, because there the workers of a pool wait for work.
+    These stacks wait long at one condition variable, as the workers of a pool do while they have no work.
     """
     totals: Counter[int] = Counter()
-    waits: Counter[tuple[int, tuple[int, ...]]] = Counter()
+    waits: Counter[tuple[int, tuple[str, ...]]] = Counter()
     for stack in report.stacks:
         totals[stack.thread] += stack.weights[0]
-        wait = wait_frame([report.frames[at] for at in stack.frames])
-        if wait and wait.text.startswith("[condition variable"):
-            waits[stack.thread, stack.frames] += stack.weights[0]
+        frames = [report.frames[at] for at in stack.frames]
+        if (wait := wait_frame(frames)) and wait.found == IN_POOL:
+            waits[stack.thread, _texts(frames)] += stack.weights[0]
     sizes = Counter(groups.values())
     idle = Counter((groups[thread], row) for (thread, row), n in waits.items() if 2 * n > totals[thread])
     return {key for key, number in idle.items() if 2 * number > sizes[key[0]] > 1}
 
 
+def _texts(frames: Sequence[NamedFrame]) -> tuple[str, ...]:
+    return tuple(frame.text for frame in frames)
+
+
 # -- the table of waits
 
 
-class WaitTotal(NamedTuple):
-    """The time for which threads waited for one lock or condition."""
+def lock_name(frames: Sequence[NamedFrame]) -> str | None:
+    """Return the name of what a thread waits for, as in the table; None: it waits for no other thread.
 
-    name: str
-    waited_ns: int
-    held_ns: int  # part of `waited_ns` for which the holder is known
-    holder: str  # thread and function that held longest: "writer, in flush, and others"; "": unknown
+    `frames` begins with the outermost frame.  A lock without a name has its taker's name.
+    """
+    at = next((at for at, frame in enumerate(frames) if frame.kind == "w"), None)
+    if at is None or frames[at].raw not in _HELD or frames[at].found == "idle":
+        return None
+    taker = next((frame.text for frame in reversed(frames[:at]) if _is_own(frame)), "?")
+    text = frames[at].text
+    is_channel = text.startswith("[chan ")
+    has_name = text == "[GIL]" or (" " in text and not is_channel and text not in _NAMELESS)
+    return text + f" in {taker}" * (not has_name)
 
 
-def wait_totals(report: Report) -> list[WaitTotal]:
-    """Return the waits for other threads, longest first.  A lock without a name has its taker's name."""
-    totals, held = Counter[str](), defaultdict[str, Counter[str]](Counter)
+def lock_lines(report: Report, limit: int) -> Iterator[str]:
+    """Yield a line for each lock or other wait for threads, the longest waits first."""
+    totals = Counter[str]()
+    held = defaultdict[str, Counter[str]](Counter)  # holders of each lock
+    waits = defaultdict[tuple[str, str], Counter[str]](Counter)  # what these holders wait for themselves
     for stack, ns in zip(report.stacks, report.column(WALL), strict=True):
         frames = [report.frames[at] for at in reversed(stack.frames)]
-        at = next((at for at, frame in enumerate(frames) if frame.kind == "w"), None)
-        if at is None or frames[at].raw not in _HELD or frames[at].found == "idle":
+        if (name := lock_name(frames)) is None:
             continue
-        taker = next((frame.text for frame in reversed(frames[:at]) if _is_own(frame)), "?")
-        is_channel = frames[at].text.startswith("[chan ")
-        has_name = (" " in frames[at].text and not is_channel) or frames[at].raw == WaitClass.GIL
-        name = frames[at].text + f" in {taker}" * (not has_name)
         totals[name] += ns
-        if behind := frames[at + 1 :]:
+        if behind := [*dropwhile(lambda frame: frame.kind != "w", frames)][1:]:
             function = next((frame.text for frame in reversed(behind[1:]) if _is_own(frame)), "?")
-            held[name][f"{behind[0].text.removeprefix('[held by]')}, in {function}"] += ns
-    widest = {name: f"{next(iter(each))}{', and others' * (len(each) > 1)}"
-              for name, held_by in held.items() if (each := dict(held_by.most_common()))}  # fmt: skip
-    return [
-        WaitTotal(name, ns, held[name].total(), widest.get(name, "")) for name, ns in totals.most_common()
-    ]
+            holder = f"{behind[0].text.removeprefix('[held by]')}, in {function}"
+            wait = f" {behind[-1].text}" if behind[-1].kind == "w" and behind[-1].raw else ""
+            held[name][holder] += ns
+            waits[name, holder][wait] += ns
+    most = report.stats.most_waiters
+    for name, ns in totals.most_common(limit):
+        at_once = f" (at most {counted(most[name], 'thread')} at once)" if most[name] else ""
+        if most[name] and ns > most[name] * (report.duration_ns or ns) * 1.01:
+            at_once = at_once.replace(")", ", for each of several)")
+        by = ""
+        for holder, _ in held[name].most_common(1):
+            [(wait, _)] = waits[name, holder].most_common(1)
+            others = ", and others" * (len(held[name]) > 1)
+            by = f", {100 * held[name].total() / max(1, ns):.0f} % of it held by {holder}{wait}{others}"
+        yield f"{ns / 1e9:.2f} s {name}{at_once}{by}"
 
 
 def _is_own(frame: NamedFrame) -> bool:
@@ -146,10 +164,7 @@ def wait_lines(report: Report, idle: Mapping[str, int], limit: int = 5) -> Itera
         return
     shares = ", ".join(f"{name} {100 * ns / total:.1f} %" for name, ns in classes.most_common())
     yield f"waiting   {100 * classes.total() / total:.1f} % of the threads' time: {shares}"
-    for name, waited_ns, held_ns, holder in wait_totals(report)[:limit]:
-        by = f", {100 * held_ns / waited_ns:.0f} % of it held by {holder}" if holder else ""
-        threads = f" ({waited_ns / report.duration_ns:.1f} threads at a time)" if report.duration_ns else ""
-        yield f"          {waited_ns / 1e9:.2f} s {name}{threads}{by}"
+    yield from (f"          {line}" for line in lock_lines(report, limit))
     if idle:
         groups = listed(sorted(idle), limit)
         yield f"idle      {counted(sum(idle.values()))} of {groups}: they wait for work (--idle shows them)"

@@ -33,7 +33,7 @@ class NamedFrame(NamedTuple):
     line: int | None = None
     inlined: bool = False
     kind: str = ""  # "k" kernel, "j" generated code (a JIT's), "p" Python, "w" a wait
-    found: str = ""  # how the unwinder found the frame: a `Found`; for a wait: "wait" or "idle"
+    found: str = ""  # how the unwinder found the frame: a `Found`; for a wait: "wait", "idle" or "pool"
     symbol_offset: int | None = None  # bytes from the start of the symbol; None in reports
 
     @property

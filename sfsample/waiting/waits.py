@@ -60,6 +60,13 @@ class Wait(NamedTuple):
     lasting: str = "has waited {time} for"  # verb with the length of the wait
     timed: bool = False  # the wait ends after a time-out
     address: int = 0  # address of the lock in memory; 0: unknown
+    own_end: bool = False  # the process of the thread has the other end of the pipe or socket open, too
+
+    @property
+    def process(self) -> int | None:
+        """The process that has to act; None: it is unknown, or one of several."""
+        is_known = len(self.pids) == 1 and self.kind is not WaitKind.SIGNAL  # any process may send a signal
+        return self.pids[0] if is_known else None
 
 
 def wait_of(thread: WaitingThread, context: WaitContext) -> Wait | None:
@@ -162,11 +169,12 @@ def _fifo(call: DecodedSyscall) -> Wait:
 def _file_lock(call: DecodedSyscall, context: WaitContext) -> Wait | None:
     """Return the wait for a file lock; the inode of the file leads to its entry in /proc/locks."""
     inodes = {descriptor.inode for descriptor in call.descriptors}
-    lock = next((lock for lock in context.locks if lock.inode in inodes), None)
-    if lock is None:
+    locks = [lock for lock in context.locks if lock.inode in inodes and lock.waiter in (context.pid, 0, -1)]
+    if not locks:
         return None
     what = f"the {'flock' if call.name == 'flock' else 'record lock'} on {call.descriptors[0].text}"
-    return Wait(WaitKind.FILE_LOCK, what, pids=(lock.holder,) if lock.holder > 0 else ())
+    holders = dict.fromkeys(lock.holder for lock in locks)  # of parts of the file, if there are several
+    return Wait(WaitKind.FILE_LOCK, what, pids=tuple(holders) if min(holders) > 0 else ())
 
 
 def _time_left(thread: WaitingThread, call: DecodedSyscall) -> str:
@@ -241,10 +249,11 @@ def _text(descriptor: Descriptor) -> str:
 def _with_peers(wait: Wait, descriptor: Descriptor, context: WaitContext) -> Wait:
     """Return `wait` with the pids of the processes at the other end of its pipe or socket."""
     mode = "rw" if descriptor.kind == "socket" else "w" if "r" in descriptor.mode else "r"
-    pids = _peers(descriptor, context, mode) or _peers(descriptor, context, mode, own=True)
+    others, own = (_peers(descriptor, context, mode, own=own) for own in (False, True))
+    pids = others or own
     listens = any(p.near.listens for p in context.peers if p.near.inode == descriptor.inode)
     note = "which listens there, and has not accepted the connection" if listens and pids else ""
-    return wait._replace(pids=pids, note=note)
+    return wait._replace(pids=pids, note=note, own_end=bool(own))
 
 
 def _peers(descriptor: Descriptor, context: WaitContext, mode: str, *, own: bool = False) -> tuple[int, ...]:
@@ -269,8 +278,8 @@ def _events(call: DecodedSyscall, context: WaitContext) -> Wait:
 
 
 def _name_resolution(thread: WaitingThread, call: DecodedSyscall) -> Wait | None:
-    """Return the wait for a DNS server: the resolver is on the stack, and a socket names the server."""
-    sockets = (d for d in call.descriptors if d.kind == "socket" and d.text.startswith(("udp", "tcp")))
+    """Return the wait for a DNS server: the resolver is on the stack, and the socket is no local one."""
+    sockets = (d for d in call.descriptors if d.kind == "socket" and not d.text.startswith("unix"))
     server = next(sockets, None)
     if server is None or not any(name in _RESOLVER_FUNCTIONS for name in thread.functions):
         return None

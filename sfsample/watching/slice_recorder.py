@@ -180,22 +180,26 @@ class SliceRecorder:
 class Share:
     """The share of a CPU that samples may take: the share of the watch, less other costs.
 
-    Other costs are finding and opening processes, finding names, and writing, in the last slice.
+    Other costs are finding and opening processes, finding names, and writing, in the last slice.  What its
+    samples took beyond their share counts too: the first stacks of a slice cost most.
     `own_cpu_s` returns the CPU time of sfsample without the answers to HTTP clients.
     """
 
     def __init__(self, share: float, own_cpu_s: Callable[[], float]) -> None:
         self._share, self._own_cpu_s = share, own_cpu_s
+        self._left = share  # share that the samples of the last slice might take
         self._began_s, self._cpu_s = time.monotonic(), self._own_cpu_s()  # begin of the last slice
         self.sampled_s = 0.0  # CPU time of the samples of the last slice
 
     def left(self) -> float:
         """Begin a slice; return the share that its samples may take."""
         now_s, cpu_s = time.monotonic(), self._own_cpu_s()
-        passed_s, besides_s = now_s - self._began_s, cpu_s - self._cpu_s - self.sampled_s
+        passed_s = now_s - self._began_s
+        besides_s = cpu_s - self._cpu_s - min(self.sampled_s, self._left * passed_s)
         self._began_s, self._cpu_s, self.sampled_s = now_s, cpu_s, 0.0
         besides = max(0.0, besides_s) / max(passed_s, _MIN_PASSED_S)
-        return max(self._share - besides, self._share * _MIN_LEFT)
+        self._left = max(self._share - besides, self._share * _MIN_LEFT)
+        return self._left
 
 
 def _why_empty(stats: Stats, pids: list[int]) -> list[str]:

@@ -12,8 +12,9 @@ import sfsample
 from sfsample.core.arch import AMD64
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.collect import _age_ns
-from sfsample.process.capture import ThreadCapturer, is_seldom
+from sfsample.process.capture import ThreadCapturer
 from sfsample.process.facts.thread_facts import FactReader
+from sfsample.process.had_cpu import is_seldom
 from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs

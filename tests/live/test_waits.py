@@ -7,6 +7,7 @@ import pytest
 
 import sfsample
 from sfsample.core.snapshot import Capture
+from sfsample.report.waits import fold_idle
 from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.recording import record_samples
 from tests.live.targets import assert_untraced, first_line, python
@@ -15,6 +16,7 @@ pytestmark = [pytest.mark.live, needs_gcc]
 # Each thread waits in its own way; the mutex is held by a thread that sleeps in `holds`.
 SOURCE = r"""
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -22,6 +24,7 @@ SOURCE = r"""
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -30,7 +33,7 @@ static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
 static sem_t room;
 static pthread_barrier_t all;
 static int ends[2], sockets[2];
-static char byte;
+static char byte, fifo[4096];
 static void *holds(void *p) { pthread_mutex_lock(&cache_lock); write(ends[1], "x", 1); for (;;) sleep(1000); }
 static void *waits_mutex(void *p) { pthread_mutex_lock(&cache_lock); return 0; }
 static void *waits_cond(void *p)
@@ -42,6 +45,7 @@ static void *waits_sem(void *p) { sem_wait(&room); return 0; }
 static void *waits_barrier(void *p) { pthread_barrier_wait(&all); return 0; }
 static void *waits_pipe(void *p) { read(ends[0], &byte, 1); return 0; }
 static void *waits_socket(void *p) { recv(sockets[0], &byte, 1, 0); return 0; }
+static void *waits_fifo(void *p) { open(fifo, O_RDONLY); return 0; }
 static void *waits_child(void *p) { waitpid(-1, 0, 0); return 0; }
 static void *waits_poll(void *p)
 {
@@ -49,11 +53,13 @@ static void *waits_poll(void *p)
     poll(files, 2, -1);
     return 0;
 }
-int main(void)
+int main(int count, char **arguments)
 {
     void *(*all_of_them[])(void *) = {waits_mutex, waits_mutex, waits_cond, waits_sem, waits_barrier,
-                                      waits_pipe, waits_socket, waits_child, waits_poll};
+                                      waits_pipe, waits_socket, waits_fifo, waits_child, waits_poll};
     pthread_t thread;
+    snprintf(fifo, sizeof fifo, "%s.fifo", arguments[0]);
+    mkfifo(fifo, 0600);
     pipe(ends);
     socketpair(AF_UNIX, SOCK_STREAM, 0, sockets);
     sem_init(&room, 0, 0);
@@ -61,7 +67,7 @@ int main(void)
     if (!fork()) for (prctl(PR_SET_PDEATHSIG, SIGKILL);;) pause();
     pthread_create(&thread, 0, holds, 0);
     read(ends[0], &byte, 1);
-    for (int i = 0; i < 9; i++) pthread_create(&thread, 0, all_of_them[i], 0);
+    for (int i = 0; i < 10; i++) pthread_create(&thread, 0, all_of_them[i], 0);
     puts("ready"); fflush(stdout);
     for (;;) pause();
 }
@@ -71,7 +77,7 @@ FRAMES = {
     "waits_cond": ("[condition variable work]", "condition"), "waits_sem": ("[semaphore room]", "condition"),
     "waits_barrier": ("[barrier all]", "condition"), "waits_pipe": ("[read: pipe]", "pipe"),
     "waits_socket": ("[recvfrom: unix]", "network"), "waits_child": ("[child]", "child"),
-    "waits_poll": ("[poll]", "event"), "main": ("[signal]", "signal"),
+    "waits_poll": ("[poll]", "event"), "waits_fifo": ("[open fifo]", "pipe"), "main": ("[signal]", "signal"),
 }  # fmt: skip
 
 
@@ -102,6 +108,8 @@ def test_each_sample_of_a_sleeping_thread_has_its_wait(program: Path) -> None:
             assert sum(brief.values()) <= 2, (function, counts)  # samples of its first instants
         assert profile.stats.captures[Capture.READ]
         assert profile.stats.eintr_prone_stops == 0
+        most = sfsample.named(profile).stats.most_waiters
+        assert (most["[mutex cache_lock]"], most["[condition variable work]"]) == (2, 1)
         assert_untraced(process.pid)
 
 
@@ -121,4 +129,45 @@ def test_threads_of_python_wait_for_the_gil() -> None:
             shares[wait] += stack.weights[0]
         assert shares["gil"] > 50, "two of three threads wait for the GIL, unless they wait for a CPU"
         assert shares.keys() <= {"gil", "cpu", None}
+        assert_untraced(process.pid)
+
+
+POOL = r"""
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t work = PTHREAD_COND_INITIALIZER, answers[2];
+static int ready;
+static void *wait_at(void *condition)
+{
+    pthread_mutex_lock(&lock);
+    for (ready++;;) pthread_cond_wait(condition, &lock);
+}
+static void *worker(void *p) { return wait_at(&work); }
+static void *session(void *p) { return wait_at(p); }
+int main(void)
+{
+    pthread_t thread;
+    for (int i = 0; i < 2; i++) pthread_create(&thread, 0, worker, 0);
+    for (int i = 0; i < 2; i++) pthread_create(&thread, 0, session, &answers[i]);
+    for (int all = 0; !all;) {
+        pthread_mutex_lock(&lock); all = ready == 4; pthread_mutex_unlock(&lock);
+    }
+    puts("ready"); fflush(stdout);
+    for (;;) pause();
+}
+"""
+
+
+def test_workers_that_wait_long_at_one_condition_variable_are_idle(tmp_path: Path) -> None:
+    with started(compile_c(tmp_path, "pool", POOL, "-pthread", "-g")) as process:
+        options = sfsample.RecordOptions(rate=20, mode="wall")
+        folded, idle = fold_idle(sfsample.named(sfsample.record(process.pid, 2.5, options)))
+        assert [*idle] == ["pool"]
+        shown = [[folded.frames[at].text for at in stack.frames] for stack in folded.stacks]
+        assert not any("worker" in texts for texts in shown)
+        assert any("session" in texts for texts in shown), "each session waits for its own answer"
+        brief = sfsample.named(sfsample.record(process.pid, 0.3, options))
+        assert fold_idle(brief)[1] == {}, "a second has not passed"
         assert_untraced(process.pid)

@@ -21,7 +21,7 @@ class Counted:
     def __init__(self) -> None:
         self.now = BEGINNING
         self.stacks: dict[int, list[str]] = {}
-        self.stats = SimpleNamespace(holders_changed=0)
+        self.stats = SimpleNamespace(holders_changed=0, holders_refused=0)
 
     def count_wait(self, thread, _capture):
         self.stacks[thread.tid] = [place.wait.text if place.wait else place.kernel
@@ -44,21 +44,34 @@ def thread(tid, function, waits_for=None):
     return made
 
 
-def counted(*threads, owners=None, unseen=(), running=()):
-    """Return the recorder after a tick; `owners`: the next answers about the owner of each lock."""
-    by_tid, recorder = {each.tid: each for each in threads}, Counted()
-    answers = {tid: list(each) for tid, each in (owners or {}).items()}
+class FakeProcess:
+    """A process with these threads; `owners`: the next answers about the owner of each lock."""
 
-    def owner(_thread, found):
-        known = answers.get(found.wait.tid)
-        return known.pop(0) if known else found.wait.tid
+    def __init__(self, pid, *threads, owners=None, unseen=(), running=()):
+        self.process, self.name = SimpleNamespace(pid=pid), f"p{pid}"
+        self.threads = {each.tid: each for each in threads}
+        self._answers = {tid: list(each) for tid, each in (owners or {}).items()}
+        self._unseen, self._running = unseen, running
+        self.waits = self
 
-    def look(holder):
-        if holder.tid in running:
+    def owner(self, _waiter, found):
+        tid = found.wait.tid
+        known = self._answers.get(tid)
+        actor = known.pop(0) if known else tid
+        return (self.process.pid, actor) if isinstance(actor, int) else actor
+
+    def look(self, holder):
+        if holder.tid in self._running:
             holder.wait = None
-        return holder.tid not in unseen
+        if holder.tid in self._unseen:
+            holder.last_stack = None
 
-    blame = Blame(recorder, owner, by_tid.get, look)
+
+def counted(*threads, others=(), **how):
+    """Return the recorder after a tick of process 0; see `FakeProcess`."""
+    recorder, by_pid = Counted(), {each.process.pid: each for each in others}
+    own = by_pid[0] = FakeProcess(0, *threads, **how)
+    blame = Blame(recorder, own, by_pid.get)
     assert [blame.takes(each, Capture.READ) for each in threads] == [
         each.wait is not None for each in threads
     ]
@@ -102,3 +115,22 @@ def test_a_cycle_and_a_long_chain_end():
 def test_a_holder_whose_stack_is_unknown_is_named():
     recorder = counted(thread(1, "a", 2), thread(2, "b"), unseen={2})
     assert recorder.stacks[1] == [UNSEEN, "[held by]t2", "a"]
+
+
+def test_holders_in_other_processes_have_the_name_of_their_process():
+    other = FakeProcess(7, thread(4, "c", 1), owners={1: [(0, 3)] * 2})
+    recorder = counted(thread(1, "a", 9), thread(3, "d"), others=[other], owners={9: [(7, 0)] * 2})
+    assert recorder.stacks[1] == ["d", "[held by]t3", "c", "[held by]p7/t4", "a"]
+
+
+def test_a_process_of_several_threads_is_named_without_a_thread():
+    other = FakeProcess(7, thread(4, "c"), thread(5, "e"))
+    recorder = counted(thread(1, "a", 9), others=[other], owners={9: [(7, 0)] * 2})
+    assert recorder.stacks[1] == ["[one of several threads]", "[held by]p7", "a"]
+    recorder = counted(thread(1, "a", 9), others=[other], owners={9: [(7, 0), None]})
+    assert (recorder.stacks[1], recorder.stats.holders_changed) == (["a"], 1), "it has changed meanwhile"
+
+
+def test_a_process_that_must_not_be_read_is_counted():
+    recorder = counted(thread(1, "a", 9), owners={9: [(7, 0)] * 2})
+    assert (recorder.stacks[1], recorder.stats.holders_refused) == (["a"], 1)

@@ -83,6 +83,13 @@ def test_interval_after_a_burst_is_longer_by_a_quarter_of_a_second():
     assert later[-1] == pytest.approx(TICK)
 
 
+def test_ticks_that_all_cost_more_than_two_seconds_of_the_share_count_in_full():
+    found = lengths(0.01, [0.1] * 100)
+    assert found[0] == pytest.approx(TICK + 2 / 8)
+    assert found[1] == pytest.approx(TICK + (2 - found[0] + 10) / 8, abs=0.02)
+    assert found[-1] == pytest.approx(10, rel=0.01)
+
+
 @pytest.mark.parametrize("period", [0.05, 0.25, 1.0])
 def test_lowered_rate_keeps_no_step_with_periodic_work(period):
     """The work takes a fifth of each period, and a tick then costs more; most intervals take 0.25 s."""

@@ -13,7 +13,7 @@ from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.location import Location, locate, pid_of
 from sfsample.modules.module import Module
 from sfsample.process.labels import Identity
-from sfsample.recording.profile import Profile, Timeline
+from sfsample.recording.profile import Profile, Timeline, Waiters
 from sfsample.recording.sample import StackKey, ThreadKey
 from sfsample.recording.stats import Pauses, Stats
 from tests.builders.elf_builder import Load, elf
@@ -169,6 +169,7 @@ STATS_KEYS = [
     "held_ns",
     "mode",
     "holders_changed",
+    "holders_refused",
     "brief_waits",
 ]
 
@@ -226,6 +227,7 @@ def test_statistics_as_json():
         "held_ns": {"count": 1, "p50": 60_000, "p90": 60_000, "p99": 60_000, "max": 60_000, "total": 60_000},
         "mode": "wall",
         "holders_changed": 0,
+        "holders_refused": 0,
         "brief_waits": 0,
     }  # fmt: skip
     assert json.loads(json.dumps(made)) == made
@@ -393,3 +395,18 @@ def test_samples_of_ended_threads_stand_for_unseen_cpu_time(unseen_ns, brief_ms)
     profile.unseen_ns[7] = unseen_ns
     found = cpu_times(profile, living={ThreadKey(7, 7)})
     assert found == {(8, ()): brief_ms, (9, ()): brief_ms, (7, ()): 3, (6, ()): 4}
+
+
+def test_waiters_are_counted_at_the_end_of_a_tick():
+    waiters, (first, second) = Waiters(), (StackKey(1, tid, (), StopReason.OUTERMOST) for tid in (1, 2))
+    waiters.update(a=2, b=1)
+    waiters.joined.update(a=first, b=second)
+    waiters.end_tick()
+    waiters["a"] += 1  # in one tick, a thread gets the place of another
+    waiters.joined["a"] = second
+    waiters["a"] -= 1
+    waiters.end_tick()
+    assert waiters.most == {first: 2, second: 2}
+    waiters["a"] += 1
+    waiters.end_tick()
+    assert waiters.most == {first: 2, second: 2}, "no new waiter was seen"

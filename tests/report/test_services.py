@@ -22,7 +22,8 @@ def split(*processes, charged=(), labels=()):
         profile.identify(pid, identity)
         builder.add(ReportThread(name, name, pid, pid), [MAIN], OUTERMOST, (1, 50, 10 * pid))
     profile.charged_ns = Counter(dict(enumerate(charged, 1)))
-    stats = {"ticks": 1140, "samples": len(processes), "captures": {"stopped": 2}, "mode": "wall"}
+    stats = {"ticks": 1140, "samples": len(processes), "captures": {"stopped": 2}, "mode": "wall",
+             "most_waiters": {str(pid): {"[GIL]": pid} for pid in range(1, len(processes) + 1)}}  # fmt: skip
     return by_service(builder.finish()._replace(stats=ReportStats(stats)), profile)
 
 
@@ -82,6 +83,7 @@ def test_processes_of_one_service_are_together_and_others_are_not():
     assert web[1].stats.document == {
         "ticks": 1140, "mode": "wall", "samples": 2, "stacks": {"outermost": 2}, "cpu_charged_ns": 51,
         "cpu_sampled_ns": 40, "cpu_ms_by_second": [],
+        "most_waiters": {"1": {"[GIL]": 1}, "3": {"[GIL]": 3}},
     }  # fmt: skip
 
 

@@ -1,8 +1,10 @@
 """Classes of waits in reports and formats."""
 
 from sfsample.report.formats import FORMATS, parse
+from sfsample.report.formats.html import page_data
 from sfsample.report.report import OUTERMOST, SAMPLES, WALL, Report, ReportBuilder, ReportThread
-from sfsample.report.waits import by_wait, fold_idle, wait_lines, wait_of, wait_totals
+from sfsample.report.stats import ReportStats, sum_stats
+from sfsample.report.waits import by_wait, fold_idle, lock_lines, wait_lines, wait_of
 from sfsample.symbolize.named_frame import NamedFrame
 
 LOCK = NamedFrame("[mutex a]", "[mutex a]", "lock", kind="w", found="wait")
@@ -49,7 +51,7 @@ def texts(report: Report) -> list[list[str]]:
 
 
 CONDITION = NamedFrame(
-    "[condition variable work]", "[condition variable work]", "condition", kind="w", found="wait"
+    "[condition variable work]", "[condition variable work]", "condition", kind="w", found="pool"
 )
 EPOLL = NamedFrame("[epoll_wait]", "[epoll_wait]", "event", kind="w", found="idle")
 TAKES = NamedFrame("pthread_mutex_lock", "pthread_mutex_lock", module="/lib/libc.so.6")
@@ -72,6 +74,10 @@ def test_a_pool_is_idle_if_more_than_half_of_it_waits_in_one_stack() -> None:
     assert fold_idle(made(("worker-1", waits, 9)))[1] == {}, "it is alone"
     elsewhere = ("worker-4", [MAIN, NamedFrame("other_pool", "other_pool")], 9)
     assert fold_idle(made(*pool, elsewhere))[1] == {"worker-*": 18}, "it is no worker of this pool"
+    brief = [CONDITION._replace(found="wait"), MAIN]
+    more = ("worker-4", waits, 9), ("worker-5", brief, 5)
+    assert fold_idle(made(*pool, *more))[1] == {"worker-*": 32}, "brief waits of the pool too"
+    assert fold_idle(made(("worker-1", brief, 9), ("worker-2", brief, 9)))[1] == {}, "they take turns"
     other = [CONDITION, MAIN, MAIN]
     assert fold_idle(made(*pool[:1], ("worker-2", other, 9)))[1] == {}, "they wait at two places"
 
@@ -80,14 +86,12 @@ def test_nameless_lock_of_a_task_has_the_name_of_the_first_function_outside_asyn
     lock = NamedFrame("[asyncio.Lock]", "[asyncio.Lock]", "lock", kind="w", found="wait")
     acquire = NamedFrame("Lock.acquire", file="/usr/lib/python3.12/asyncio/locks.py", kind="p")
     handle = NamedFrame("handle", file="/app/handle.py", kind="p")
-    [total] = wait_totals(made(("a", [lock, acquire, handle], 10)))
-    assert total.name == "[asyncio.Lock] in handle"
+    assert [*lock_lines(made(("a", [lock, acquire, handle], 10)), 5)] == ["0.10 s [asyncio.Lock] in handle"]
 
 
 def test_nameless_channel_has_the_name_of_the_function_that_waits_for_it() -> None:
     receive = NamedFrame("[chan receive]", "[chan receive]", "condition", kind="w", found="wait")
-    [total] = wait_totals(made(("a", [receive, MAIN], 10)))
-    assert total.name == "[chan receive] in main"
+    assert [*lock_lines(made(("a", [receive, MAIN], 10)), 5)] == ["0.10 s [chan receive] in main"]
 
 
 def test_table_of_waits_has_the_time_and_the_holder() -> None:
@@ -96,22 +100,49 @@ def test_table_of_waits_has_the_time_and_the_holder() -> None:
         ("c", [LOCK, MAIN], 20), ("d", [SLEEP, MAIN, HELD, LOCK, MAIN], 10),
         ("e", [EPOLL, MAIN], 20), ("f", [MAIN], 10),
     )  # fmt: skip
-    assert wait_totals(report) == [
-        ("[mutex] in main", 400_000_000, 300_000_000, "writer, in flush"),
-        ("[mutex a]", 300_000_000, 100_000_000, "writer, in main"),
-    ]
     assert [*wait_lines(report, {"e": 20})] == [
         "waiting   70.0 % of the threads' time: lock 70.0 %",
         "          0.40 s [mutex] in main, 75 % of it held by writer, in flush",
-        "          0.30 s [mutex a], 33 % of it held by writer, in main",
+        "          0.30 s [mutex a], 33 % of it held by writer, in main [sleep]",
         "idle      20 samples of e: they wait for work (--idle shows them)",
     ]
     assert [*wait_lines(made(("f", [MAIN], 10)), {})] == []
 
 
-def test_table_of_waits_has_the_mean_number_of_waiters_and_says_if_there_are_several_holders() -> None:
-    stacks = [("a", [MAIN, HELD, LOCK, MAIN], 30), ("b", [FLUSH, HELD, LOCK, MAIN], 20)]
-    report = made(*stacks)._replace(duration_ns=250_000_000)
-    assert [*wait_lines(report, {})][1:] == [
-        "          0.50 s [mutex a] (2.0 threads at a time), 100 % of it held by writer, in main, and others"
+def test_a_lock_without_a_name_has_that_of_its_taker() -> None:
+    for text in ("[condition variable]", "[read lock]"):
+        frame = NamedFrame(text, text, "condition", kind="w", found="wait")
+        assert [*lock_lines(made(("a", [frame, TAKES, MAIN], 10)), 5)] == [f"0.10 s {text} in main"]
+
+
+def waiters(**most: dict[str, int]) -> ReportStats:
+    return ReportStats({"most_waiters": most})
+
+
+def test_table_of_waits_has_the_most_waiters_at_once_and_says_if_there_are_several_holders() -> None:
+    stacks = [
+        ("a", [MAIN, HELD, LOCK, MAIN], 10), ("b", [SLEEP, MAIN, HELD, LOCK, MAIN], 15),
+        ("c", [FLUSH, HELD, LOCK, MAIN], 20), ("d", [LOCK, MAIN], 5),
+    ]  # fmt: skip
+    report = made(*stacks)._replace(stats=waiters(one={"[mutex a]": 2}, two={"[mutex a]": 1, "[GIL]": 7}))
+    assert [*lock_lines(report, 5)] == [
+        "0.50 s [mutex a] (at most 2 threads at once), 90 % of it held by writer, in main [sleep], and others"
     ]
+    brief = report._replace(duration_ns=200_000_000)
+    assert "(at most 2 threads at once, for each of several)" in next(lock_lines(brief, 5))
+
+
+def test_a_sum_has_the_most_waiters_of_its_parts() -> None:
+    total = sum_stats([waiters(one={"a": 2, "b": 1}), waiters(one={"a": 1, "b": 4}), ReportStats({"x": 1})])
+    assert total.most_waiters == {"a": 2, "b": 4}
+    assert sum_stats([total, total]).most_waiters == total.most_waiters
+    assert ReportStats({"most_waiters": [7]}).most_waiters == {}, "a file can contain anything"
+
+
+def test_the_page_has_the_table_of_waits() -> None:
+    data = page_data(made(("a", [LOCK, MAIN], 30)), threads=False)
+    assert data["waits"] == [
+        "waiting   100.0 % of the threads' time: lock 100.0 %",
+        "          0.30 s [mutex a]",
+    ]
+    assert page_data(made(("a", [MAIN], 30)), threads=False)["waits"] == []

@@ -99,6 +99,17 @@ def test_frames_of_calls() -> None:
     assert place(call=call("io_uring_enter")) == ("io_uring_enter", "other", False)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("udp 10.0.0.1:40000 -> 10.0.0.2:53", "DNS server"), ("socket 77", "DNS server"),
+     ("unix /run/nscd/socket", "poll: unix /run/nscd/socket")],
+    ids=["known", "the table of sockets was not read", "local"],
+)  # fmt: skip
+def test_the_resolver_waits_for_a_dns_server(text: str, expected: str) -> None:
+    functions = ("poll", "res_context_send", "getaddrinfo")
+    assert place(call=call("poll", socket(text)), functions=functions)[:2] == (expected, "network")
+
+
 def test_frames_of_python_have_no_addresses_unless_they_are_asked_for() -> None:
     queue = PythonWait(WaitKind.QUEUE, "an item in Queue 0x7f00, which is empty", 0x7F00, is_usual=True)
     facts = PythonFacts(queue)

@@ -353,8 +353,14 @@ def test_sinks_get_slices_and_the_gaps_between_them(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     ("cpu_s", "sampled_s", "share"),
-    [(0.6, 0.6, 0.01), (0.6, 0.3, 0.005), (9.0, 0.3, 0.0025), (0.1, 0.4, 0.01)],
-    ids=["only samples", "naming took as long", "naming took all", "a child took samples"],
+    [(0.6, 0.6, 0.01), (0.6, 0.3, 0.005), (9.0, 0.3, 0.0025), (0.1, 0.4, 0.01), (0.9, 0.9, 0.005)],
+    ids=[
+        "only samples",
+        "naming took as long",
+        "naming took all",
+        "a child took samples",
+        "the first stacks took more",
+    ],
 )
 def test_share_is_that_of_the_whole_watch(
     cpu_s: float, sampled_s: float, share: float, monkeypatch: pytest.MonkeyPatch

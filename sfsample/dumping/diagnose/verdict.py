@@ -317,9 +317,9 @@ def _target(node: Node, wait: Wait) -> Node | None:
     """Return the thread or process that has to act; None if unknown, or if several can act."""
     if wait.tid is not None:
         return Node(node.pid, wait.tid)
-    if wait.kind is WaitKind.SIGNAL or (wait.is_usual and wait.timed):
-        return None  # any process may send a signal; idle servers wait for work with a time-out
-    return Node(wait.pids[0], 0) if len(wait.pids) == 1 and wait.pids[0] != node.pid else None
+    if wait.process in (None, node.pid) or (wait.is_usual and wait.timed):
+        return None  # idle servers wait for work with a time-out
+    return Node(wait.process, 0)
 
 
 def _busy_place(thread: NamedThread) -> str:

@@ -34,8 +34,9 @@ from sfsample.process.proc_text import parse_status
 from sfsample.process.procfs import ProcFs, read_link, read_text
 from sfsample.process.tracer_thread import TracerThread
 
-_TABLE_PAUSE = 50  # pause after reading a table of sockets, in multiples of the time that it took
-_MAX_KNOWN = 10_000  # descriptors in the cache of a recording
+_TABLE_PAUSE = 50  # pause after reading a table of sockets, in multiples of the CPU time that it took
+_MAX_KNOWN = 10_000  # descriptors, and other ends of pipes and sockets, in the caches of a recording
+_PEERS_LAST_NS = 5_000_000_000  # time after which a recording searches for an other end again
 _LINK = re.compile(r"(pipe|socket):\[(\d+)\]")
 _ACCESS_MODES = {"0": "r", "1": "w", "2": "rw"}  # O_RDONLY, O_WRONLY, O_RDWR: the last octal digit
 _TCP_STATES = {"01": "established", "02": "connecting", "03": "syn received", "04": "fin wait 1",
@@ -113,7 +114,7 @@ class DescriptorReader:
 class KeptDescriptors(DescriptorReader):
     """Reads descriptors again and again, for a recording.  A pipe or socket is looked up once, by its inode.
 
-    Descriptors that an epoll watches are not read.  Reading tables of sockets takes at most 2 % of the time.
+    Descriptors that an epoll watches are not read.  Reading tables of sockets takes at most 2 % of a CPU.
     """
 
     def __init__(self, proc: ProcFs) -> None:
@@ -128,13 +129,12 @@ class KeptDescriptors(DescriptorReader):
             return Descriptor(fd, "epoll", 0, "rw", "epoll", (fd,))
         if link is None or (fd, link) in self._known:
             return self._known.get((fd, link or ""))
-        begun_ns = time.perf_counter_ns()
+        begun_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
         if link.startswith("socket:") and begun_ns >= self._next_table_ns:
             self.sockets = SocketTable(self._proc)
         found = self._read(fd)
-        now_ns = time.perf_counter_ns()
         if begun_ns >= self._next_table_ns:
-            self._next_table_ns = now_ns + _TABLE_PAUSE * (now_ns - begun_ns)
+            self._next_table_ns = begun_ns + _TABLE_PAUSE * (time.thread_time_ns() - cpu_ns)
         if found is not None and not found.text.startswith("socket "):
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
@@ -158,6 +158,7 @@ class SocketTable:
     def __init__(self, proc: ProcFs) -> None:
         self._proc = proc
         self._tables: dict[str, bytes] = {}
+        self.peer: Callable[[int], PeerSocket | None] = cache(self._peer)
 
     def text(self, inode: int) -> str:
         """Return protocol, addresses and state; "socket INODE" for a socket that is in no table."""
@@ -167,7 +168,7 @@ class SocketTable:
         fields = self._line_of(inode, "unix", _UNIX_INODE)
         return total(_unix_text)(fields) or f"socket {inode}"  # a path with newlines spoils the fields
 
-    def peer(self, inode: int) -> PeerSocket | None:
+    def _peer(self, inode: int) -> PeerSocket | None:
         """Return the socket at the other end; None: it is on another machine, or sfsample cannot see it."""
         if fields := self._line_of(inode, "tcp") or self._line_of(inode, "tcp6"):
             return tcp_peer(fields, self._line)
@@ -312,6 +313,7 @@ class PeerProcess(NamedTuple):
     pid: int
     near: NearEnd
     mode: str
+    file: str = ""  # file of /proc/PID/fd
 
 
 def find_peer_processes(links: Mapping[str, NearEnd]) -> tuple[PeerProcess, ...]:
@@ -320,7 +322,7 @@ def find_peer_processes(links: Mapping[str, NearEnd]) -> tuple[PeerProcess, ...]
     A key of `links` is the other end as /proc/PID/fd shows it: "pipe:[12]", "socket:[34]".
     """
     pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
-    return tuple(dict.fromkeys(peer for pid in pids for peer in _in_process(pid, links)))
+    return tuple(peer for pid in pids for peer in _in_process(pid, links))
 
 
 def _in_process(pid: int, links: Mapping[str, NearEnd]) -> Iterator[PeerProcess]:
@@ -329,9 +331,35 @@ def _in_process(pid: int, links: Mapping[str, NearEnd]) -> Iterator[PeerProcess]
     except OSError:
         return
     for fd in fds:
-        near = links.get(read_link(f"/proc/{pid}/fd/{fd}") or "")
+        file = f"/proc/{pid}/fd/{fd}"
+        near = links.get(read_link(file) or "")
         if near is not None:
-            yield PeerProcess(pid, near, access_mode(read_text(f"/proc/{pid}/fdinfo/{fd}")))
+            yield PeerProcess(pid, near, access_mode(read_text(f"/proc/{pid}/fdinfo/{fd}")), file)
+
+
+class KeptPeers:
+    """Searches for other ends again and again; for a recording, that takes at most 2 % of a CPU.
+
+    `pause`: time between two searches, in multiples of the CPU time that one takes.
+    """
+
+    def __init__(self, pause: int = _TABLE_PAUSE) -> None:
+        self._pause = pause
+        self.wanted: dict[str, NearEnd] = {}  # other ends to search for next time
+        self._searched: dict[str, NearEnd] = {}
+        self._found: tuple[PeerProcess, ...] = ()
+        self._next_ns = 0  # time from which on it may search again (perf_counter_ns)
+
+    def find(self, links: Mapping[str, NearEnd]) -> tuple[PeerProcess, ...]:
+        """Return the processes that still have a file of `links` open; (): no search was possible yet."""
+        now_ns, is_known = time.perf_counter_ns(), self._searched.items() >= links.items()
+        if links and now_ns >= self._next_ns + _PEERS_LAST_NS * is_known:
+            used_ns, self._searched = time.thread_time_ns(), {**self.wanted, **links}
+            self._found = find_peer_processes(self._searched)
+            self.wanted = dict(self._searched) if len(self._searched) < _MAX_KNOWN else {}
+            self._next_ns = now_ns + self._pause * (time.thread_time_ns() - used_ns)
+        ends = [*links.values()]
+        return tuple(peer for peer in self._found if peer.near in ends and read_link(peer.file) in links)
 
 
 class FileLock(NamedTuple):
@@ -339,19 +367,21 @@ class FileLock(NamedTuple):
 
     inode: int
     holder: int  # process id; -1: the lock belongs to an open file description, which processes may share
+    waiter: int = 0  # process id; -1: as for `holder`; 0: unknown
 
 
 @total
 def parse_locks(text: str) -> tuple[FileLock, ...]:
     """Parse /proc/locks: a line with an arrow waits for the last lock with the same number."""
     locks: dict[str, FileLock] = {}
-    waited_for: dict[str, FileLock] = {}
+    waited_for: dict[tuple[str, int], FileLock] = {}
     for line in text.splitlines():
         number, _, rest = line.partition(":")
         fields = rest.split()
         if fields[:1] == ["->"]:
+            waiter = int(fields[_LOCK_PID + 1])
             if number in locks:
-                waited_for[number] = locks[number]
+                waited_for[number, waiter] = locks[number]._replace(waiter=waiter)
         elif len(fields) > _LOCK_INODE and number.isdecimal():
             inode = int(fields[_LOCK_INODE].rpartition(":")[2])
             locks[number] = FileLock(inode, int(fields[_LOCK_PID]))

@@ -24,6 +24,7 @@ from sfsample.report.json_text import json_text
 from sfsample.report.report import Report
 from sfsample.report.stack_paths import common_prefix_length, stack_paths
 from sfsample.report.time_slices import TimeSlices
+from sfsample.report.waits import wait_lines
 from sfsample.symbolize.named_frame import clean_name
 
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
@@ -79,6 +80,7 @@ def page_data(report: Report, *, threads: bool, time_slices: TimeSlices | None =
         "zone": zone_id(),
         "extent": ", ".join(amounts(report)),
         "losses": losses(report),
+        "waits": [*wait_lines(report, {})],
         "weights": list(report.weights),
         "diff": False,
         "threads": [thread.label for thread in report.threads],

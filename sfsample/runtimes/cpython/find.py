@@ -21,6 +21,7 @@ from sfsample.runtimes.cpython.layout import COOKIE, FIXED, MAX_TABLE_BYTES, Lay
 
 _MAX_TID = 1 << 22  # greatest thread id: PID_MAX_LIMIT, include/linux/threads.h
 _NAME, _SECTION = "python", ".PyRuntime"
+_EXTENSION = ".cpython-"  # in names of extension modules, which have no interpreter: they are opened last
 _MAX_DATA_BYTES = 64 << 20  # bytes of a data segment that are searched
 
 
@@ -54,7 +55,7 @@ def find_interpreter(
     skipped = set[Module]() if without is None else without
     seen: set[str] = set()
     program: tuple[Mapping, ...] = ()
-    for mapping in modules.mappings:
+    for mapping in sorted(modules.mappings, key=lambda mapping: _EXTENSION in mapping.path):
         if mapping.executable and mapping.path not in seen and (not seen or _NAME in mapping.path):
             seen.add(mapping.path)
             module = modules.find(mapping.start)

@@ -109,18 +109,24 @@ class ThreadReader:
                    "owners and tasks are missing")  # fmt: skip
 
     def facts(self, stack: PythonStack, native_id: int, futex: int) -> PythonFacts:
-        """Return the facts of a thread without locals.  `futex`: futex word on which it sleeps; 0: none."""
+        """Return the facts of a thread, without locals; it sleeps on the futex word `futex` (0: on none)."""
+        worker = next(frames_in([*chain.from_iterable(rows_of(stack))], "futures/thread.py", "_worker"), None)
+        return self.holds(stack, futex)._replace(
+            pool=worker and self._pool(worker),
+            tasks=self._tasks.tasks(self._states.get(native_id, ()), stack),
+        )
+
+    def holds(self, stack: PythonStack, futex: int) -> PythonFacts:
+        """Return the wait of a thread, the futures whose calls it runs, and its `with` statements."""
         objects, rows = self._objects, [*chain.from_iterable(rows_of(stack))]
         wait = self._wait(rows, futex) if futex and rows else None
         items = (
             objects.local(frame, "self") for frame in frames_in(rows, "futures/thread.py", "_WorkItem.run")
         )
-        worker = next(frames_in(rows, "futures/thread.py", "_worker"), None)
         by_hand = bool(rows) and objects.calls(rows[0][1], "acquire")  # acquire() instead of `with`
         return PythonFacts(
-            wait, tuple(objects.attribute(item, "future") for item in items), worker and self._pool(worker),
-            entered(objects, rows[:_MAX_FRAMES], int(by_hand), wait.address if wait else 0),
-            tasks=self._tasks.tasks(self._states.get(native_id, ()), stack),
+            wait, tuple(objects.attribute(item, "future") for item in items),
+            entered=entered(objects, rows[:_MAX_FRAMES], int(by_hand), wait.address if wait else 0),
         )  # fmt: skip
 
     def wait(self, stack: PythonStack, futex: int) -> PythonWait | None:

@@ -7,14 +7,18 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from sfsample.process.facts import descriptors
 from sfsample.process.facts.descriptors import (
     Descriptor,
     DescriptorReader,
     KeptDescriptors,
+    KeptPeers,
     NearEnd,
     PeerProcess,
     PeerSocket,
@@ -108,7 +112,7 @@ def test_pipes_files_epoll_and_eventfd_are_described(reader: DescriptorReader, t
         assert descriptor.inode == os.fstat(file.fileno()).st_ino
         assert descriptor.text == str(tmp_path / "file")
     own, near = os.getpid(), NearEnd(inode)
-    peers = {*find_peer_processes({f"pipe:[{inode}]": near})}
+    peers = {peer._replace(file="") for peer in find_peer_processes({f"pipe:[{inode}]": near})}
     assert peers >= {PeerProcess(own, near, "r"), PeerProcess(own, near, "w")}
     for fd in (read_end, write_end, event):
         os.close(fd)
@@ -199,3 +203,32 @@ def test_tables_of_sockets_are_read_seldom() -> None:
         assert text(kept, second.fileno()) == f"socket {inode(second)}"
         kept._next_table_ns = 0
         assert text(kept, second.fileno()) == f"tcp {address(second)} listening"
+
+
+def test_the_pause_between_tables_is_a_multiple_of_their_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full machine a read of 1 ms takes ten times as long."""
+    clock, cpu = count(10**9, 10 * 10**6), count(0, 10**6)
+    times = SimpleNamespace(perf_counter_ns=lambda: next(clock), thread_time_ns=lambda: next(cpu))
+    monkeypatch.setattr(descriptors, "time", times)
+    kept = KeptDescriptors(ProcFs(os.getpid()))
+    with socket.socket() as any_socket:
+        kept.read(any_socket.fileno())
+    assert kept._next_table_ns == 10**9 + 50 * 10**6
+
+
+def test_other_ends_are_searched_for_seldom_and_asked_again_each_time() -> None:
+    (read_end, write_end), (other, another) = os.pipe(), os.pipe()
+    links = {f"pipe:[{os.fstat(fd).st_ino}]": NearEnd(os.fstat(fd).st_ino) for fd in (read_end, other)}
+    first, second = ({link: near} for link, near in links.items())
+    peers, modes = KeptPeers(pause=1_000_000), lambda found: {(peer.pid, peer.mode) for peer in found}
+    peers.wanted |= second
+    both = {(os.getpid(), "r"), (os.getpid(), "w")}
+    assert modes(peers.find(first)) == modes(peers.find(second)) == both, "one search finds both"
+    os.close(write_end)
+    assert modes(peers.find(first)) == {(os.getpid(), "r")}
+    third = os.pipe()
+    unknown = {f"pipe:[{os.fstat(third[0]).st_ino}]": NearEnd(os.fstat(third[0]).st_ino)}
+    assert not peers.find(unknown), "a search now would take too large a part of the time"
+    assert modes(KeptPeers(pause=0).find(unknown)) == both
+    for fd in (read_end, other, another, *third):
+        os.close(fd)

@@ -20,8 +20,9 @@ nonsense
 
 def test_contended_locks_have_holder() -> None:
     assert parse_locks(LOCKS) == (
-        FileLock(inode=77, holder=900),
-        FileLock(inode=78, holder=-1),
+        FileLock(inode=77, holder=900, waiter=901),
+        FileLock(inode=77, holder=900, waiter=902),
+        FileLock(inode=78, holder=-1, waiter=-1),
     )
     assert parse_locks("") == ()
 

@@ -1,9 +1,13 @@
 """The version of an interpreter without symbols is that whose structures are in memory, or is refused."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from sfsample.errors import BadInput
-from sfsample.runtimes.cpython.find import NotStarted, _by_shape
+from sfsample.modules.mapping import Mapping
+from sfsample.runtimes.cpython import find
+from sfsample.runtimes.cpython.find import Interpreter, NotStarted, _by_shape, find_interpreter
 from sfsample.runtimes.cpython.layout import FIXED
 
 RUNTIME, INTERPRETER, THREAD = 0x1000, 0x2000, 0x3000
@@ -42,3 +46,23 @@ def test_other_structures_are_refused(words):
 def test_memory_of_an_interpreter_that_has_not_started():
     with pytest.raises(NotStarted):
         by_shape({})
+
+
+def test_extension_modules_are_opened_last(monkeypatch):
+    """A program maps dozens of them below libpython."""
+    paths = ["/bin/app", "/lib/python3.11/lib-dynload/_ssl.cpython-311-x86_64-linux-gnu.so",
+             "/lib/libc.so.6", "/lib/libpython3.11.so.1.0"]  # fmt: skip
+    mappings = [
+        Mapping(at, at + 1, True, True, 0, "08:01", at, path, False) for at, path in enumerate(paths, 1)
+    ]
+    opened = []
+
+    def find_in(path: str, mapping: Mapping, _) -> Interpreter | None:
+        opened.append(path)
+        return Interpreter(mapping, 0, FIXED[11]) if "libpython" in path else None
+
+    monkeypatch.setattr(find, "_find_in", find_in)
+    modules = SimpleNamespace(mappings=mappings, find=lambda at: paths[at - 1])
+    found = find_interpreter(modules, lambda *_: None)
+    assert found == Interpreter(mappings[3], 0, FIXED[11], (mappings[0],))
+    assert opened == [paths[0], paths[3]]

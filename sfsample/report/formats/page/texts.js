@@ -42,6 +42,8 @@ function showHeader(data) {
   [byId("labels").textContent, byId("labels").title] = [data.recorded.labels, data.recorded.all_labels];
   byId("extent").textContent = [data.extent, what].filter(Boolean).join(", ");
   byId("losses").textContent = data.losses.join("; ");
+  const [shares, ...locks] = data.diff ? [] : data.waits, waits = byId("waits");
+  [waits.firstChild.textContent, waits.lastChild.textContent, waits.hidden] = [shares, locks.join("\n"), !shares];
   for (const id of ["origin", "labels", "extent", "losses"]) byId(id).hidden = !byId(id).textContent;
 }
 
