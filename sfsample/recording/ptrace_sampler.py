@@ -59,8 +59,9 @@ class PtraceSampler:
     def __init__(
         self, recording: Recording, clock: Clock | None = None, jitter: Callable[[], float] = uniform
     ) -> None:
-        self._recording = recording
-        self._processes, self._options, self.profile, self._duration, start, self._tell = recording
+        self._recording, self._options, start = recording, recording.options, recording.start
+        self._processes, self.profile = recording.processes, recording.profile
+        self._duration, self._tell = recording.duration, recording.tell
         self._clock = clock or Clock()
         self._jitter = jitter
         self._unreported_ticks = 0
@@ -68,7 +69,7 @@ class PtraceSampler:
         self._own_run = OwnRun()
         self._names = Symbolizer()  # source of the names of functions in C libraries
         self._holders: dict[int, ProcessSampler] = {}  # of processes that are not recorded, by pid
-        self._peers, self._images = KeptPeers(), ImageCache()  # files of these processes
+        self._peers, self._images = KeptPeers(), recording.images or ImageCache()
         self._began = start
         self._start = self._refresh_at = self._cpu_at_start = 0.0
         self._real_time = OverheadLimit(_REAL_TIME_SHARE, self._clock.now(), REAL_TIME_PRIORITY.used_s())
