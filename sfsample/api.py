@@ -44,6 +44,7 @@ def record(
     profile: Profile | None = None,
     tell: Callable[[str], None] | None = None,
     all_of: bool = True,
+    images: ImageCache | None = None,
 ) -> Profile:
     """Sample one process or several.
 
@@ -52,6 +53,7 @@ def record(
     system call on the target, the calling thread calls `should_stop`.  `profile`: receives the samples;
     another thread may read it during the recording.  `tell`: called with a line of text after missed ticks,
     at most once a second.  `all_of` False: skip a process that cannot be sampled, if another process can.
+    `images`: the files that earlier recordings have opened; this one adds its files.
 
     If the target is a child of the calling program, do not call `Popen.poll`, `wait` or waitpid(2) for the
     child during the recording.  These calls also report a stop by sfsample, which Popen treats as the child's
@@ -63,11 +65,11 @@ def record(
     wanted = _check(pids, duration)
     counts = profile or Profile(options.rate, timeline=options.timeline)
     counts.stats.mode, counts.labels = options.mode, dict(options.labels)
+    images = images or ImageCache()
     began_s: float | None = None  # time of the first tick (time.monotonic)
 
     def work(stop: Callable[[], bool]) -> None:
         nonlocal began_s
-        images = ImageCache()
         open_process = partial(LiveProcess, stack_bytes=options.stack_bytes, image_cache=images)
         finder = Descendants(wanted, partial(open_process, attach=False)) if options.subprocesses else None
         processes = Processes((), finder)
@@ -76,7 +78,9 @@ def record(
             processes.open_named(wanted, open_named, counts.stats, all_of=all_of and began_s is None)
             _identify(counts, processes, images, environ=options.environ)
             start, began_s = began_s, began_s or time.monotonic()
-            recording = Recording(processes, options, counts, duration, start, tell or (lambda _: None))
+            recording = Recording(
+                processes, options, counts, duration, start, tell or (lambda _: None), images
+            )
             INSTRUCTIONS.begin()
             choose_sampler(recording, clock).run(stop)
             # labels again: a program that had just started may have more by now

@@ -31,8 +31,7 @@ DUMP_NS = 2_500_000_000
 GOROUTINES_NS = 30_000_000_000
 TASKS_NS = 100_000_000  # tasks or goroutines of a profile: enough for 100 of 2,000 tasks
 TASKS_PER_LOOK = 100  # tasks or goroutines that sfsample reads in one look for a profile
-# Instructions of code without tables that a recording follows at once, and in each second; one takes 15 us.
-_FIRST_INSTRUCTIONS, _INSTRUCTIONS_PER_S = 150_000, 30_000
+_FIRST_INSTRUCTIONS, _INSTRUCTIONS_PER_S = 150_000, 30_000  # code without tables; 10 us for each
 
 
 class Budget:

@@ -1,4 +1,4 @@
-"""Defines limits and methods of a walk that users choose.  It is small, as `sfsample --help` imports it."""
+"""Defines what users choose for a walk: limits and methods.  `sfsample --help` imports this small module."""
 
 from typing import Final
 

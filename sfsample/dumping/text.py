@@ -141,7 +141,10 @@ def _connections(call: DecodedSyscall | None, style: Style) -> Iterator[str]:
 
 
 def _members(group: Group, style: Style) -> Iterator[str]:
-    """Yield the ids of a group's threads, and names that differ; all, if names differ in more than digits."""
+    """Yield the thread ids of a group, with names if the names differ.
+
+    If the names differ in more than the digits at their end, all threads are shown, otherwise a few.
+    """
     names = {thread.dump.name for thread in group}
     kinds = {name.rstrip("0123456789") for name in names}
     label = "{0.tid} {0.name}," if len(names) > 1 else "{0.tid}"

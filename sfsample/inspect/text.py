@@ -140,7 +140,7 @@ def inspection_json(inspection: Inspection, *, rows: bool) -> dict[str, Any]:
 
 
 def _tables_json(module: Module, *, rows: bool) -> dict[str, Any]:
-    """Return one object for all tables: some linkers concatenate several.  The first header counts."""
+    """Return one JSON object for the SFrame tables of a file; the header is that of the first table."""
     first = module.tables.sframe[0]
     document: dict[str, Any] = {
         "version": first.version,

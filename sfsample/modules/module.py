@@ -100,5 +100,5 @@ class Module:
 
     @property
     def problems(self) -> list[str]:
-        """Texts about parts that could not be used so far; each begins with the path."""
+        """Sentences about parts of the file that sfsample could not use; each begins with the path."""
         return [f"{self.path}: {problem}" for problem in (*self.tables.problems, *self.image.problems)]

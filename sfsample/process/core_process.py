@@ -96,7 +96,7 @@ def open_core(path: str, exe: str | None = None, sysroot: str = "") -> "CoreProc
         raise CoreError(
             f"cannot read core file: {shown}: {str(failure).removeprefix(f'{path}+0x0: ')}",
             "it must be a 64-bit ELF core file, as the kernel and gcore write them;",
-            "unpack one of systemd-coredump first: zstd -d < FILE > core",
+            "systemd-coredump compresses core files; unpack such a file first: zstd -d < FILE > core",
         ) from None  # fmt: skip
 
 

@@ -12,26 +12,31 @@ Invariant: no process can put its file or its debug file in the place of another
 import os
 from collections.abc import Callable
 from mmap import ACCESS_READ, mmap
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from sfsample.core.filesystem import Root
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.unwind_tables import UnwindTables
 
-_MAX_ENTRIES = 256  # entries of each kind; each image keeps a file open
+_MAX_ENTRIES = 512  # entries of each kind; each image keeps a file open
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
 class ImageCache:
-    """A cache of opened files."""
+    """A cache of opened files, for one recording, or for all slices of a watch."""
 
     def __init__(self) -> None:
-        self._images: dict[tuple[object, ...], ElfImage] = {}
-        self._tables: dict[tuple[ElfImage, Root | None], UnwindTables] = {}
-        self._roots: dict[tuple[object, ...], Root] = {}
+        self._images = _Entries[tuple[object, ...], ElfImage]()
+        self._tables = _Entries[tuple[ElfImage, Root | None], UnwindTables]()
+        self._roots = _Entries[tuple[object, ...], Root]()
+
+    def begin_slice(self) -> None:
+        """Drop what the last slice did not use: a deleted file must not keep its space on the disk."""
+        for entries in (self._images, self._tables, self._roots):
+            entries.drop_unused()
 
     def file(self, fd: int, name: str) -> ElfImage:
         """Return the image in an open file; `name`: its path in the target.  Raises FormatError."""
@@ -39,26 +44,37 @@ class ImageCache:
         if not status.st_size:
             raise FormatError(name, 0, "is empty")
         key = name, status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size
-        return _cached(self._images, key, lambda: ElfImage(mmap(fd, 0, access=ACCESS_READ), name))
+        return self._images.get(key, lambda: ElfImage(mmap(fd, 0, access=ACCESS_READ), name))
 
     def memory(self, data: bytes, name: str) -> ElfImage:
         """Return the image in `data`.  Raises FormatError."""
-        return _cached(self._images, (name, data), lambda: ElfImage(data, name))
+        return self._images.get((name, data), lambda: ElfImage(data, name))
 
     def tables_of(self, root: Root | None, image: ElfImage) -> UnwindTables:
         """Return the unwind tables of an image that a process with this root directory has mapped."""
-        return _cached(self._tables, (image, root), lambda: UnwindTables(image, root))
+        return self._tables.get((image, root), lambda: UnwindTables(image, root))
 
     def root(self, path: str, mounts: str | None) -> Root:
         """Return the root directory `path`; `mounts` names its mount namespace.  Raises OSError."""
         root = Root(path)
-        return _cached(self._roots, (mounts, *root.identity), lambda: root)
+        return self._roots.get((mounts, *root.identity), lambda: root)
 
 
-def _cached(cache: dict[_K, _V], key: _K, make: Callable[[], _V]) -> _V:
-    """Return the entry; make it if it is missing, and drop the least recently used entry of a full cache."""
-    value = cache.pop(key) if key in cache else make()
-    if len(cache) >= _MAX_ENTRIES:
-        del cache[next(iter(cache))]
-    cache[key] = value
-    return value
+class _Entries(Generic[_K, _V]):
+    """The entries of one kind, in the order of their last use."""
+
+    def __init__(self) -> None:
+        self._used: dict[_K, _V] = {}  # entries that this slice has used
+        self._earlier: dict[_K, _V] = {}  # other entries of the last slice
+
+    def get(self, key: _K, make: Callable[[], _V]) -> _V:
+        """Return the entry; make it if it is missing, and drop the least recently used entry if too many."""
+        value = self._used.pop(key, None) or self._earlier.pop(key, None) or make()
+        if len(self._used) >= _MAX_ENTRIES:
+            del self._used[next(iter(self._used))]
+        self._used[key] = value
+        return value
+
+    def drop_unused(self) -> None:
+        """Begin a slice: drop the entries that the last slice did not use."""
+        self._earlier, self._used = self._used, {}

@@ -143,7 +143,7 @@ class Tracer:
         """
         self._held = request
         earlier = self.pending.pop(request.tid, None)
-        if earlier is not None:  # this request, or the request of a tracee that an execve gave this id
+        if earlier is not None:  # this request, or the request of a tracee that got this id by an execve
             request.state, request.signal_number = earlier.state, 0
             request.requested_ns, request.last_running_ns = earlier.requested_ns, earlier.last_running_ns
         elif (refusal := self._request(request)) is not None:

@@ -11,7 +11,7 @@ the result, and ends.
 
 The calling thread waits in `run` and makes no call that can block, so it always receives signals.  Python
 raises Ctrl-C in this thread, so Ctrl-C cannot interrupt the work while a target thread is stopped.
-`with_names` uses a separate thread for the same reason.
+`with_names` uses such a thread, too: a look-up of names may block, and signals must still arrive.
 """
 
 import _thread

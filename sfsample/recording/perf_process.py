@@ -27,7 +27,6 @@ from sfsample.recording.tid_history import TidHistory
 from sfsample.unwind.unwinder import Unwinder
 
 _REPLACED = "its code was replaced before the stack could be unwound"
-_TOO_LATE = "the recording ended before its stack was unwound"
 _LEFT = "the thread had left user space for good, or runs 32-bit code"
 _MIN_TIDS = 256  # thread ids; if more are noted, sfsample forgets ended threads
 
@@ -137,7 +136,7 @@ class PerfProcess:
                     before_each()
                     self._sample(record, mapped, start_ns)
                 except OutOfTime:
-                    self._profile.stats.count_failed(_TOO_LATE, 1)
+                    self._profile.stats.count_failed("the recording ended before its stack was unwound", 1)
                 except ReadFailed as failure:
                     self._profile.stats.count_failed(str(failure), 1)
             elif isinstance(record, Born):

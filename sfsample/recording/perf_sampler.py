@@ -48,7 +48,8 @@ class PerfSampler:
     """
 
     def __init__(self, recording: Recording, *, per_cpu: bool = False) -> None:
-        self._processes, options, self.profile, self._duration, start, _ = recording
+        self._processes, self.profile, options = recording.processes, recording.profile, recording.options
+        self._duration, start = recording.duration, recording.start
         self._options, processes = options, self._processes
         self._is_set = False  # True: the timers are set
         self._cpu_at_start = 0.0

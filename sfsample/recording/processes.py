@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from sfsample.errors import NoSuchProcess, ReadFailed, TargetError
 from sfsample.process.descendants import Descendants
+from sfsample.process.image_cache import ImageCache
 from sfsample.process.process import LiveProcess
 from sfsample.process.stuck import SetAside
 from sfsample.recording.options import RecordOptions
@@ -106,6 +107,7 @@ class Recording(NamedTuple):
     duration: float | None = None  # seconds; None: until the processes end
     start: float | None = None  # time.monotonic at the first samples, if another sampler took them
     tell: Callable[[str], object] = str  # called with a text after missed ticks, at most once a second
+    images: ImageCache | None = None  # opened files, for processes that are opened during the recording
 
 
 def _note(text: str, refusal: TargetError, stats: Stats) -> None:

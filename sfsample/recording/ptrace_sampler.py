@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 
 from sfsample.core.checkpoint import PENDING_STOPS, OutOfTime
 from sfsample.core.python_view import PythonView
@@ -58,8 +59,9 @@ class PtraceSampler:
     def __init__(
         self, recording: Recording, clock: Clock | None = None, jitter: Callable[[], float] = uniform
     ) -> None:
-        self._recording = recording
-        self._processes, self._options, self.profile, self._duration, start, self._tell = recording
+        self._recording, self._options, start = recording, recording.options, recording.start
+        self._processes, self.profile = recording.processes, recording.profile
+        self._duration, self._tell = recording.duration, recording.tell
         self._clock = clock or Clock()
         self._jitter = jitter
         self._unreported_ticks = 0
@@ -67,7 +69,7 @@ class PtraceSampler:
         self._own_run = OwnRun()
         self._names = Symbolizer()  # source of the names of functions in C libraries
         self._holders: dict[int, ProcessSampler] = {}  # of processes that are not recorded, by pid
-        self._peers, self._images = KeptPeers(), ImageCache()  # files of these processes
+        self._peers, self._images = KeptPeers(), recording.images or ImageCache()
         self._began = start
         self._start = self._refresh_at = self._cpu_at_start = 0.0
         self._real_time = OverheadLimit(_REAL_TIME_SHARE, self._clock.now(), REAL_TIME_PRIORITY.used_s())
@@ -169,7 +171,7 @@ class PtraceSampler:
             if missed:
                 continue
             at_ns, lives = round((now - self._start) * 1e9), True
-            with suppress(OutOfTime), PENDING_STOPS.calling(lambda: self._at_checkpoint(schedule.end)):
+            with suppress(OutOfTime), PENDING_STOPS.calling(lambda: self._choose_priority(schedule.end)):
                 lives = self._tick(
                     at_ns, woken, lambda: self._clock.now() < schedule.end and not should_stop()
                 )
@@ -200,15 +202,11 @@ class PtraceSampler:
                 await_stop(min(left, _MAX_STOP_WAIT_S))
         return False
 
-    def _at_checkpoint(self, end_s: float) -> None:
-        """Choose the priority of long work.  Raises OutOfTime soon after `end_s`."""
-        self._choose_priority()
-        if self._clock.now() > end_s + MAX_LATE_S:
-            raise OutOfTime
-
-    def _choose_priority(self) -> None:
-        """Use real-time priority, up to a share of one CPU."""
+    def _choose_priority(self, end_s: float = inf) -> None:
+        """Use real-time priority, up to a share of one CPU.  Raises OutOfTime soon after `end_s`."""
         now = self._clock.now()
+        if now > end_s + MAX_LATE_S:
+            raise OutOfTime
         is_wanted = self._real_time.resume_at(now, REAL_TIME_PRIORITY.used_s()) <= now
         REAL_TIME_PRIORITY.during_ticks(is_wanted=is_wanted)
 

@@ -78,10 +78,9 @@ class Schedule:
 class OverheadLimit:
     """Limits the time that sfsample spends to `share` of the elapsed time (None: no limit).
 
-    `spent_s` is the time that was spent until `now_s`.  Unused time is saved for 0.25 s.  A burst (the first
-    stacks of a large program) is paid back for two seconds at most.  It is no burst if one of the two costs
-    before it was as large.  Each pause pays back 1/`slowness` of the debt.  With 1, the limit holds over any
-    two seconds; with 8, the pauses are even.
+    `spent_s` was spent until `now_s`.  Unused time is saved for 0.25 s.  A burst (the first stacks) is paid
+    back for two seconds at most.  It is no burst if one of the two costs before it was as large.  Each pause
+    pays back 1/`slowness` of the debt, so 8 gives even pauses.
     """
 
     def __init__(self, share: float | None, now_s: float, spent_s: float, slowness: int = 1) -> None:

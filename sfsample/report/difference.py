@@ -48,7 +48,7 @@ class Side(NamedTuple):
     cpu_ns: int | None = None  # CPU time of all threads
     cpu_samples: float | None = None  # CPU time of all threads, as samples; None: samples are compared
     coverage: float | None = None  # share of the CPU time that samples represent; None: unknown
-    cpu_error: float = 0.0  # error of `cpu_samples`; 0: the kernel did not measure the CPU time
+    cpu_error: float = 0.0  # of the CPU time, as a share of one CPU; 0: the kernel has not measured it
 
     @property
     def amount(self) -> float:
@@ -147,7 +147,7 @@ def count(report: Report, name: str = "", files: int = 1, *, mode: str = "cpu") 
     is_known = CPU in report.weights or stats.has_cpu_time  # a report in which no thread ran has no column
     if (mode, recorded) == ("cpu", "wall") and is_known and ticks and report.duration_ns:
         weight, cpu_samples = CPU, cpu_ns * ticks / report.duration_ns
-        cpu_error = _CLOCK_ERROR_NS * ticks / report.duration_ns if stats.has_cpu_time else 0.0
+        cpu_error = _CLOCK_ERROR_NS / report.duration_ns if stats.has_cpu_time else 0.0
     own, total = by_function(report, weight)
     if cpu_samples is not None:  # the samples stand for a part of the CPU time: scale them to all of it
         for counts in (own, total):
@@ -208,7 +208,7 @@ def _changes(
     changes = [_change(name, (before.get(name, 0), after.get(name, 0)), exposures) for name in names]
     chances = [_p_value(change.before, change.after, exposures) for change in changes]
     if all(errors):
-        changes = [_measured(change, errors, exposures) for change in changes]
+        changes = [_measured(change, *errors) for change in changes]
         chances = [float(change.low <= 1 <= change.high) for change in changes]
     if usual is not None:
         for at, change in enumerate(changes):
@@ -231,12 +231,11 @@ def _change(name: str, pair: tuple[float, float], exposures: tuple[float, float]
     return Change(name, *pair, shares[0], shares[1], *ratio_interval(*pair, exposures), verdict)
 
 
-def _measured(change: Change, errors: tuple[float, float], exposures: tuple[float, float]) -> Change:
-    """Return the change of a measured CPU time; its interval covers the errors of both times."""
-    before, after = (error / exposure for error, exposure in zip(errors, exposures, strict=True))
-    least = change.share_before - before
-    low = max(0.0, change.share_after - after) / (change.share_before + before)
-    return change._replace(low=low, high=(change.share_after + after) / least if least > 0 else inf)
+def _measured(change: Change, error_before: float, error_after: float) -> Change:
+    """Return the change of a measured CPU time; its interval covers the errors of both shares."""
+    least, most = change.share_before - error_before, change.share_before + error_before
+    low = max(0.0, change.share_after - error_after) / most
+    return change._replace(low=low, high=(change.share_after + error_after) / least if least > 0 else inf)
 
 
 def _widen(change: Change, difference: float, ordinary: list[float]) -> Change:

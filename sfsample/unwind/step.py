@@ -330,7 +330,22 @@ class StepperChain:
             return True
         if module is callee and module.image.machine == AMD64.machine:
             runs = code_of(module).runs_from(module.vaddr(target), module.vaddr(frame.pc))
-        return start is None if runs is None else runs
+        may_run = start is None if runs is None else runs
+        return may_run or (
+            module.image.machine == AMD64.machine and self._jumps_to_file(module, target, callee, frame)
+        )
+
+    def _jumps_to_file(self, module: Module, target: int, callee: Module, frame: Frame) -> bool:
+        """Return True if the function at `target` may jump through the GOT to the function of `frame`."""
+        for slot in code_of(module).slots_from(module.vaddr(target)):
+            entry = self._modules.word(module.address(slot), module.image.byteorder)
+            if entry is None:  # memory that a core file lacks
+                return True
+            if self._modules.find(entry) is callee:
+                vaddr, pc = callee.vaddr(entry), callee.vaddr(frame.pc)
+                if code_of(callee).runs_from(vaddr, pc) is not False:
+                    return True
+        return False
 
     def _guess_may_lead_to(self, pc: int, frame: Frame, arch: Arch) -> bool:
         """Return True if a guess may lead from `frame` to `pc`.

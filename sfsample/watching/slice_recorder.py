@@ -9,6 +9,7 @@ from sfsample import api
 from sfsample.core.quantities import counted
 from sfsample.errors import NoReturn, NoSpace, NoSuchProcess, ReadFailed, SfsampleError
 from sfsample.history.facts import Slice
+from sfsample.process.image_cache import ImageCache
 from sfsample.process.thread_files import open_many
 from sfsample.process.tracer_thread import with_names
 from sfsample.recording.options import RecordOptions
@@ -46,6 +47,7 @@ class SliceRecorder:
         self._reported: set[str] = set()  # printed causes of missing names and of missing samples
         self._share = Share(options.record.max_overhead or 1.0, lambda: time.process_time() - door.served_s)
         self._gap: tuple[float, str] | None = None  # begin of the present gap, and its reason
+        self._images = ImageCache()  # files of the targets: no slice opens again what the last one had opened
 
     def prepare(self) -> None:
         """Check that the sinks can keep slices."""
@@ -66,6 +68,7 @@ class SliceRecorder:
                options: RecordOptions | None) -> Stats:  # fmt: skip
         """Record a slice, and keep it if it has a sample.  `options`: instead of the options of the watch."""
         share = self._share.left()
+        self._images.begin_slice()
         options = options or replace(self._options.record, max_overhead=share)
         self.has_kept = False
         profile = Profile(options.rate, timeline=FORMATS[self._options.files.format].timeline)
@@ -107,6 +110,7 @@ class SliceRecorder:
         api.record(
             pids, seconds, options, should_stop=should_stop, profile=profile, tell=self._program.tell,
             all_of=bool(self._options.target.pid),  # processes of other kinds of targets come and go
+            images=self._images,
         )  # fmt: skip
 
     def _named(self, profile: Profile) -> tuple[Report, Symbolizer]:

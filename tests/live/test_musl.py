@@ -42,6 +42,16 @@ FUNCTION void prints(void)
     snprintf(text, sizeof text, "%.17g %s", turns / 3.0, "words");
     turns += strlen(text);
 }
+FUNCTION void drop(void *block)
+{
+    turns++;
+    free(block); /* a tail call through the PLT */
+}
+FUNCTION void drops(void)
+{
+    for (int i = 0; i < 200; i++) drop(malloc(200000)); /* free calls munmap */
+    turns++;
+}
 FUNCTION void handles(int number)
 {
     for (long i = 0; i < 1000000; i++) turns += number != 0;
@@ -59,7 +69,12 @@ FUNCTION void *work(void *unused)
     sigaltstack(&other, 0);
     sigaction(SIGUSR1, &action, 0);
     printf("ready %d\\n", getpid()); fflush(stdout);
-    for (;;) { raises(); for (int i = 0; i < 10; i++) sorts(); for (int i = 0; i < 1500; i++) prints(); }
+    for (;;) {
+        raises();
+        drops();
+        for (int i = 0; i < 10; i++) sorts();
+        for (int i = 0; i < 1500; i++) prints();
+    }
     return unused;
 }
 int main(void)
@@ -96,7 +111,7 @@ def test_every_stack_is_whole(tmp_path, flags):
         "work",
     }  # called by the two functions in which stacks begin
     working = [line[3:] for line in lines if line[2] == "work"]
-    assert {line[0] for line in working if line} == {"sorts", "prints", "raises"}
+    assert {line[0] for line in working if line} == {"sorts", "prints", "raises", "drops"}
     assert all(line[0] == "sorts" for line in working if line[-1:] == ["order"])
     if flags:  # it has a symbol table
         assert {tuple(line[:2]) for line in lines} == {

@@ -345,7 +345,7 @@ def test_thread_with_too_few_registers_has_a_reason():
         (core(b""), "no thread is described"),
         (core(ONE_THREAD, machine=8), "e_machine 8 is none of x86_64, aarch64"),
         (core(ONE_THREAD)[:40], "shorter than an ELF header"),
-        (bytes.fromhex("28b52ffd 0458"), "unpack one of systemd-coredump first: zstd -d"),
+        (bytes.fromhex("28b52ffd 0458"), "unpack such a file first: zstd -d"),
     ],
 )
 def test_file_that_is_no_core_file_is_an_error(data, expected, tmp_path, capsysbinary):

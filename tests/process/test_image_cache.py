@@ -1,6 +1,8 @@
 """Files that several processes map are opened once."""
 
+import gc
 import os
+import weakref
 from pathlib import Path
 
 import pytest
@@ -106,5 +108,20 @@ def test_full_cache_drops_the_oldest_entry(monkeypatch):
     for number in (2, 3):
         cache.root("/", str(number))
 
-    assert len(cache._roots) == 2
+    assert len(cache._roots._used) == 2
     assert cache.root("/", "1") is not first
+
+
+def test_files_that_a_slice_did_not_use_are_dropped_at_the_next_one():
+    """A deleted file must not keep its space on the disk for as long as a watch runs."""
+    cache = ImageCache()
+    image = open_image(cache, LIBRARY)
+    for _ in range(3):
+        cache.begin_slice()
+        assert open_image(cache, LIBRARY) is image, "used in each slice"
+    dropped = weakref.ref(image)
+    del image
+    cache.begin_slice()
+    cache.begin_slice()
+    gc.collect()
+    assert dropped() is None

@@ -24,7 +24,7 @@ from sfsample.formats.sframe.table import HEADER_SIZE, MAGICS, SECTION, Flag, SF
 __all__ = ["ABIS", "HEADER_SIZE", "SECTION", "Flag", "SFrameAbi", "SFrameFde", "SFrameFre", "SFrameTable",
            "SFrameTables", "read_tables"]  # fmt: skip
 
-_MAX_TABLES = 1 << 16  # tables in one section; a linker that concatenates writes one for each object file
+_MAX_TABLES = 1 << 16  # tables in one section; a linker that joins tables keeps one for each object file
 _MAX_STEPS_BACK = 64  # functions before an address that a look-up tries
 
 

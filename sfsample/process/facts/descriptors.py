@@ -217,7 +217,7 @@ def _unix_text(fields: list[str]) -> str:
 
 
 def tcp_peer(fields: Sequence[str], search: SearchTable) -> PeerSocket | None:
-    """Return the other end of a connection; `fields` are the fields of the connection's line in the table."""
+    """Return the other end of a connection; `fields`: the connection's line in /proc/net/tcp."""
     local, remote, state = fields[1:4]
     for (table, there), (_, here) in zip(_spellings(remote), _spellings(local), strict=False):
         if reverse := search(table, rb"\n[^\n]*: %s %s [^\n]*" % (there.encode(), here.encode())):

@@ -7,7 +7,8 @@ from typing import Any
 
 from sfsample.core.local_time import local, zone
 from sfsample.core.quantities import counted, listed
-from sfsample.report.caption import MIN_COVERAGE, duration, losses
+from sfsample.recording.stats import MIN_COVERAGE
+from sfsample.report.caption import duration, losses
 from sfsample.report.difference import NOISE, Change, Difference, Side, comparison_name
 from sfsample.report.formats.html import page, page_data
 from sfsample.report.json_text import json_text
@@ -211,7 +212,8 @@ def difference_html(before: Report, after: Report, difference: Difference) -> by
         "losses": [*doubts, *lost],
         "scales": [100 * share / (both.total(weight) or 1)
                    for share, weight in zip(shares, both.weights, strict=True)],
-        "widest": int(shares[0] < shares[1] / 10),  # column that is the width of boxes at first
+        # weight that is the width of boxes when the page opens: 0 after, 1 before
+        "widest": int(shares[0] < shares[1] / 10),
         "unit": "% of one CPU" if difference.per_time else "% of all samples",
     }  # fmt: skip
     return page(data)

@@ -64,8 +64,7 @@ def page_data(report: Report, *, threads: bool, time_slices: TimeSlices | None =
     place = {row: at for at, (row, _) in enumerate(rows)}
     row_of = [place[path, stack.thread] for path, stack in zip(paths.paths, report.stacks, strict=True)]
     modules = {path: at for at, path in enumerate(dict.fromkeys(label.module for label in paths.labels))}
-    waits = {frame.text: "idle" if frame.found == "idle" else frame.raw or ""
-             for frame in report.frames if frame.kind == "w"}  # fmt: skip
+    waits = {frame.text: frame.raw or "" for frame in report.frames if frame.kind == "w"}
     return {
         "title": report.process_names() or "nothing",
         "recorded": {

@@ -72,7 +72,7 @@ class Plan:
             self._copy_headers(room, [*codes][:_MAX_HEADERS])
 
     def _current_frame(self, room: Copying, stack: BytesMemory, cframe: int) -> int:
-        """Return the frame to which a `_PyCFrame` points; the outermost one is in the thread state."""
+        """Return the frame to which a `_PyCFrame` points.  The outermost one lies in the thread state."""
         at = stack.word(cframe + self._layout.cframe_frame)
         if at is None and (place := room.copy(cframe + self._layout.cframe_frame, 8)) >= 0:
             at = room.words[place]

@@ -25,7 +25,7 @@ _MAX_READINGS = 3  # attempts to read a goroutine whose fields change during the
 def find_goroutines(variables: Iterable[Span], read: ReadMany) -> int:
     """Return the address of `runtime.allgs`, which has address and length of an array; 0: not found.
 
-    `variables`: the memory of variables that begin as zero.  sfsample recognizes the array by its first
+    `variables`: memory of variables that begin as zero (.bss).  sfsample recognizes the array by its first
     and its last goroutine: the field `sched.g` of a goroutine has its own address, or 0 if it is new.
     """
 

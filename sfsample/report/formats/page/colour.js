@@ -75,7 +75,7 @@ class Colours {
   // Return the thing that a function's colour stands for: its module, its owner, ...
   meaning(frame) {
     if (this.how === "found") return this.profile.found(frame);
-    if (this.how === "wait") return this.profile.data.frames.wait[frame];
+    if (this.how === "wait") return this.profile.found(frame) === "idle" ? "idle" : this.profile.data.frames.wait[frame];
     if (this.how === "function") return frame < 0 ? "" : this.profile.name(frame);
     return this.how === "owner" ? this.owner(frame) : this.profile.file(frame);
   }

@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from sfsample.core.arch import AMD64
 from sfsample.core.rule import CFA, Rule
 from sfsample.formats.elf.image import ElfImage
-from sfsample.formats.machine_code.calls import call_target
+from sfsample.formats.machine_code.calls import call_target, stub_slot
 from sfsample.formats.machine_code.decode_x86 import LONGEST
 from sfsample.formats.machine_code.functions import find_function_starts, stubs_without_return
 from sfsample.modules.module_map import ReadCode
@@ -38,9 +38,10 @@ class PassedRows:
     """Caches the row of a search for all the instructions that the search has passed.
 
     Key: the address and the bytes of an instruction (b"" if code does not change).  A search passes hundreds
-    of instructions, and threads stop at many instructions of few functions (compiled loops).  Every passed
-    instruction leads to the same returns, so its row follows from the row of the search.  A failed search of
-    generated code is cached too: a search from the next instruction would fail as well.
+    of instructions, and threads stop at many instructions of few functions (compiled loops).  The row of a
+    search is the row at its first instruction.  A passed instruction leads to the same returns, so its row
+    can be computed from that row.  A failed search of generated code is cached, too: a search from the next
+    instruction would fail as well.
     """
 
     def __init__(self) -> None:
@@ -84,6 +85,7 @@ class CodeOfFile:
         self._image = image
         self._cache = PassedRows()
         self._reached_from = lru_cache(_MAX_REACHED_FUNCTIONS)(self._flow.reached_from)
+        self.slots_from = lru_cache(_MAX_REACHED_FUNCTIONS)(self._slots_from)
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -107,6 +109,12 @@ class CodeOfFile:
         """Return True if the function at `start` leads to `pc` without a call; None: not known."""
         reached, is_all = self._reached_from(start)
         return pc in reached or (False if is_all else None)
+
+    def _slots_from(self, start: int) -> tuple[int, ...]:
+        """Return the GOT slots through which the function at `start` jumps: tail calls to other files."""
+        reached, _ = self._reached_from(start)
+        slots = (stub_slot(AMD64.machine, _read(self._image, at), at) for at in reached)
+        return tuple(slot for slot in slots if slot is not None)
 
     def _may_be_returned_to(self, pc: int) -> bool:
         before = _read(self._image, pc - _DIRECT_CALL)[:_DIRECT_CALL]
