@@ -61,7 +61,7 @@ class BytesMemory:
         return None
 
     def read(self, address: int, size: int) -> bytes | None:
-        """Return `size` bytes from `address`; None if the copy lacks one of them."""
+        """Return `size` bytes from `address`; None if the copy lacks a byte."""
         offset = address - self.base
         if offset < 0 or size < 0 or offset + size > len(self.data):
             return None
@@ -69,7 +69,7 @@ class BytesMemory:
 
     @cached_property
     def words(self) -> Words | None:
-        """The aligned words, for fast reading; None: the byte order is not this machine's."""
+        """The aligned words, for fast reading; None: this machine has the other byte order."""
         if self.byteorder != sys.byteorder:
             return None
         skipped = -self.base % 8
@@ -78,7 +78,7 @@ class BytesMemory:
 
 
 class PiecewiseMemory:
-    """Copies from one instant, such as a signal handler's stack and the stack that it interrupted."""
+    """Copies from one instant: the stack of a signal handler, and the interrupted stack, for example."""
 
     __slots__ = ("pieces",)
 
@@ -106,7 +106,7 @@ class PiecewiseMemory:
 
 
 class JointMemory:
-    """Pieces of memory in one buffer: (address, size, offset).  Small ones are only read from their start."""
+    """Pieces of memory in one buffer: (address, size, offset).  A small piece is read only from its start."""
 
     def __init__(
         self, data: bytes | bytearray, pieces: Iterable[tuple[int, int, int]], order: ByteOrder

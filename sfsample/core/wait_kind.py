@@ -1,13 +1,10 @@
-"""Defines the kinds of waits, and their classes.
-
-`dump --json` has the values of WaitKind.  The label `wait` of profiles has the values of WaitClass.
-"""
+"""Defines the kinds of waits (in `dump --json`), and their classes (in the label `wait` of profiles)."""
 
 from enum import StrEnum
 
 
 class WaitKind(StrEnum):
-    """The thing for which a thread waits."""
+    """The kind of object or event for which a thread waits."""
 
     # locks and other structures of the C library
     MUTEX = "mutex"

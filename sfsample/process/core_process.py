@@ -134,7 +134,7 @@ class CoreProcess:
         return self._core.threads
 
     def snapshot(self, thread: CoreThread) -> ThreadSnapshot | str:
-        """Return the snapshot of a thread, or the reason why there is none."""
+        """Return the snapshot of a thread, or the reason why the snapshot is missing."""
         registers = Registers()
         for register_set in layout_of(self.arch).sets:
             raw = thread.sets.get(register_set.note, b"")
@@ -231,7 +231,7 @@ class CoreImages:
         yield self._sysroot + mapping.path, partial(self.root.open, mapping.path)
 
     def _difference(self, image: ElfImage, mapping: Mapping) -> str:
-        """Return the build-ids of the image and of the mapped file as text; "": the second is unknown."""
+        """Return " (build-id A, mapped was B)"; "" if the build-id of the mapped file is unknown."""
         start = next((f.start for f in self._core.files if (f.path, f.offset) == (mapping.path, 0)), None)
         head = None if start is None else self._memory.dumped(start, PAGE)
         try:
@@ -241,7 +241,7 @@ class CoreImages:
         return f" (build-id {image.build_id or 'none'}, mapped was {mapped})" if mapped else ""
 
     def _is_mapped(self, image: ElfImage, mapping: Mapping) -> bool:
-        """Return True if the dumped parts of headers and notes equal those of the image."""
+        """Return True if the dumped parts of headers and notes equal the bytes of the image."""
         if image.machine != self._core.image.machine:
             return False
         bias = image.load_bias(mapping.start, mapping.offset, executable=mapping.executable)

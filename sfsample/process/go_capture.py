@@ -1,7 +1,7 @@
 """Captures the goroutine of each thread of a live Go program or library, together with the thread's stack.
 
 The thread-local storage of a thread has the address of its goroutine: in a program the word below fs.base, in
-a library a word farther below.  The goroutine proves itself, because its `m` has the id of the thread.
+a library a word farther below.  sfsample recognizes the goroutine: its `m` has the id of the thread.
 
 Source: Go, src/cmd/link/internal/ld/data.go and src/runtime/tls_amd64.s.
 """
@@ -120,7 +120,7 @@ class GoCapture:
             self.lost = f"not all goroutines are shown: {done:,} of {count:,} were read, as {why}"
 
     def parked(self) -> tuple[list[Goroutine], float]:
-        """Return parked goroutines, and how many each of them stands for; of many, some chosen at random."""
+        """Return a random choice of the parked goroutines, and the number that each one represents."""
         if self.find_layout() is None or self.reader is None or not self._array()[1]:
             self.reader = self._new_reader(self._tasks_budget)
         (array, length), budget = self._array(), self._tasks_budget

@@ -1,8 +1,7 @@
 """Decides from the scheduler's figures in /proc whether a thread had a CPU, without stopping it.
 
-Only the pure function `classify` answers the question "does this sample count as CPU time?".
-
-It uses three facts.
+Only the pure function `classify` answers the question "does this sample count as CPU time?".  It uses three
+facts.
 
 * If a thread was put on a CPU exactly as often as it was taken off, it has no CPU.  The difference of the two
   counts, the *balance*, is 1 higher while the thread runs.  If a thread loses its CPU just before it sleeps,
@@ -10,7 +9,7 @@ It uses three facts.
   balance of each thread, and checks it now and then.
 * When sfsample wakes up for a tick, it may take the CPU from a target thread.  The scheduler then stamps both
   threads with one clock reading.  So sfsample knows which thread lost its CPU to sfsample (`shared_switch`).
-* /proc/PID/task/TID/schedstat counts the times that a thread was put on a CPU.  If that count has not changed
+* /proc/PID/task/TID/schedstat counts the times that a thread was put on a CPU.  If the count has not changed
   between the request to stop and the stop, the thread was on a CPU all the time.
 
 Without /proc/PID/task/TID/sched (before Linux 6.15: CONFIG_SCHED_DEBUG) only the third fact is known.
@@ -49,7 +48,7 @@ class RunState(Enum):
 
     @property
     def counts_as_cpu(self) -> bool:
-        """True if a sample counts as CPU time; UNKNOWN does, on kernels without figures."""
+        """True if a sample counts as CPU time; UNKNOWN also counts, as some kernels have no figures."""
         return self not in (RunState.WAITING, RunState.ASLEEP)
 
 

@@ -88,7 +88,7 @@ class ImageOpener:
             raise FormatError("memory map", mapping.start, "another file was mapped there meanwhile")
 
     def _candidates(self, mapping: Mapping) -> Iterator[Callable[[], int]]:
-        """Yield functions that open the file.  The maps of a target in a chroot show paths outside of it."""
+        """Yield functions that open the file.  Maps show paths outside of a chroot, so try both roots."""
         if not mapping.deleted:
             for root in self._roots:
                 yield partial(root.open, mapping.path)

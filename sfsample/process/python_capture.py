@@ -31,7 +31,7 @@ from sfsample.runtimes.cpython.threads import Gil, thread_states
 
 Resume = Callable[[ThreadSnapshot, Stack, int], Stack]  # type of `Unwinder.resume`
 
-_MAX_PIECES, _MAX_KEPT_BYTES = 200, 1 << 16  # lists of pieces in the cache, and bytes of each list
+_MAX_PIECES, _MAX_KEPT_BYTES = 200, 1 << 16  # lists of pieces in the cache; bytes of the pieces of one list
 _DISTANCES = range(64, 320, 8)  # bytes from the mark of an activation to its CFA: 144 to 176 in known builds
 _MAX_GUESSES = 20  # attempts to guess this distance
 _MAX_BREAKS = 64  # breaks in the native frames of one stack after which the walk resumes

@@ -36,9 +36,9 @@ _FIRST_LOOK_S = 1.0  # seconds over which the first call of `busiest` measures C
 def find_by_name(name: str) -> list[tuple[int, str]]:
     """Return pid and command line of the processes called `name`.
 
-    If there is no such process, return those whose command line contains `name`, except other instances of
-    sfsample.  The ancestors of sfsample are left out, because the shell's command line contains the name.
-    Raises NotPermitted.
+    If no process is called `name`, return the processes whose command line contains `name`, except other
+    instances of sfsample.  The ancestors of sfsample are left out, because the shell's command line contains
+    `name`.  Raises NotPermitted.
     """
     import psutil  # a module that no other search needs
 
@@ -68,7 +68,7 @@ def similar_names(name: str) -> list[str]:
 
 
 def similar(spelling: str, names: dict[str, str]) -> list[str]:
-    """Return the names whose key resembles `spelling`, whether upper or lower case."""
+    """Return the names whose key resembles `spelling`, in upper or lower case."""
     from difflib import get_close_matches
 
     lower = {key.lower(): name for key, name in sorted(names.items())}

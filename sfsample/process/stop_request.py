@@ -62,7 +62,7 @@ _INTERRUPTED = (EINTR, 512, 513, 514, 516)
 # A thread that runs on another CPU stops within tens of microseconds, so sfsample polls for that long.  A
 # thread that waits for sfsample's CPU can stop only while sfsample sleeps.  So after the polling, sfsample
 # sleeps until the kernel sends SIGCHLD for the stop.
-# (Longer polling, or sched_yield, delays such a thread by milliseconds; waitpid has no time limit.)
+# (Longer polling, or sched_yield, would delay the stop by milliseconds; waitpid has no time limit.)
 _POLL_NS = 50_000
 _LONGEST_SLEEP_S = 0.001  # limit in seconds: another thread of sfsample may have taken the signal
 _SIGCHLD = {signal.SIGCHLD}

@@ -15,4 +15,4 @@ class Target:
     container: str | None = None  # id of a container, or the beginning of it
     pod: str | None = None  # uid of a pod, or the beginning of it
     user: str | None = None
-    busiest: int | None = None  # how many processes, those with the most CPU time
+    busiest: int | None = None  # number of processes: those that use the most CPU time

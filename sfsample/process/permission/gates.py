@@ -1,4 +1,4 @@
-"""Judges every gate (a check that can refuse an attach): whether the gate is open, and what would open it.
+"""Judges every gate (a check that can refuse an attach): is the gate open, and if not, how to open it.
 
 This module works on values alone.  From the credentials of sfsample and of the target, it derives the answer
 of the kernel for each gate, and a remedy for each place in which sfsample may run.  If it cannot judge a

@@ -82,8 +82,8 @@ class CodeObjects:
 
     `trusted` has the addresses at which sfsample has seen only one code object.  If this code object is there
     after a pause, it was there in the pause.  At other addresses sfsample must copy the header in the pause.
-    In 3.11 a new code object can have the header of a freed one.  So sfsample trusts an address only after
-    several pauses with the same code object.
+    In 3.11 a new code object can have the header of a freed code object.  So sfsample trusts an address only
+    after several pauses with the same code object.
     """
 
     def __init__(self, layout: Layout, read: ReadMany) -> None:
@@ -116,7 +116,7 @@ class CodeObjects:
         """Return the key of the code object at each address; two code objects have different keys.
 
         Since 3.12 a header has a version that no other header has.  In 3.11 the key also has the characters
-        of the name, because a new string may get the address of an old one.
+        of the name, because a new string may get the address of a freed string.
         """
         layout = self._layout
         headers = read([header_of(layout, address) for address in addresses])
@@ -225,8 +225,8 @@ def read_string(layout: Layout, read: ReadMemory, address: int, most: int) -> st
 def has_references(head: bytes) -> bool:
     """Return True if an object is alive.  `head`: bytes before its type; a freed object has a pointer there.
 
-    Source: Include/object.h and refcount.h.  With a GIL there is one count, in the low 32 bits; above are
-    flags.  Without a GIL there are two counts.
+    Source: Include/object.h and refcount.h.  With a GIL an object has one count, in 32 bits; above are
+    flags.  Without a GIL, an object has two counts.
     """
     if len(head) > _WORD.size:
         return bool(word_in(head, 8) >> 32 or word_in(head, 16) >> 2)

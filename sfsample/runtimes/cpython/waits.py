@@ -37,7 +37,7 @@ _MAX_USERS = 20  # innermost frames in which a Lock is searched
 _MAX_FRAMES = 1000  # frames of a stack whose objects are read
 
 _JOIN_BEFORE_3_13 = "Thread._wait_for_tstate_lock"
-# File and function that waits for a Condition -> kind, text, True if servers wait for work like this.
+# File and function that waits for a Condition -> kind, text, True if servers wait for work in this function.
 _WAITING = {
     ("queue.py", "Queue.get"): (WaitKind.QUEUE, "an item in {}, which is empty", True),
     ("queue.py", "Queue.put"): (WaitKind.QUEUE, "room in {}, which is full", False),
@@ -77,7 +77,7 @@ class PythonFacts(NamedTuple):
     wait: PythonWait | None = None
     runs: tuple[int, ...] = ()  # addresses of the futures whose calls the thread runs
     pool: Pool | None = None  # executor whose worker the thread is
-    entered: frozenset[int] = frozenset()  # addresses of the objects of `with` statements that it is in
+    entered: frozenset[int] = frozenset()  # addresses of the objects of the thread's `with` statements
     locals: tuple[tuple[tuple[str, str], ...], ...] = ()  # names and short texts of the locals of each frame
     tasks: tuple[Task, ...] = ()  # tasks of its event loop
     # addresses of the Locks in its frames; None: not searched, or the thread went on during the search
@@ -109,7 +109,7 @@ class ThreadReader:
                    "owners and tasks are missing")  # fmt: skip
 
     def facts(self, stack: PythonStack, native_id: int, futex: int) -> PythonFacts:
-        """Return the facts of a thread, without locals; it sleeps on the futex word `futex` (0: on none)."""
+        """Return the facts of a thread, without locals; `futex`: futex word on which it sleeps, or 0."""
         worker = next(frames_in([*chain.from_iterable(rows_of(stack))], "futures/thread.py", "_worker"), None)
         return self.holds(stack, futex)._replace(
             pool=worker and self._pool(worker),
@@ -120,9 +120,8 @@ class ThreadReader:
         """Return the wait of a thread, the futures whose calls it runs, and its `with` statements."""
         objects, rows = self._objects, [*chain.from_iterable(rows_of(stack))]
         wait = self._wait(rows, futex) if futex and rows else None
-        items = (
-            objects.local(frame, "self") for frame in frames_in(rows, "futures/thread.py", "_WorkItem.run")
-        )
+        calls = frames_in(rows, "futures/thread.py", "_WorkItem.run")
+        items = (objects.local(call, "self") for call in calls)
         by_hand = bool(rows) and objects.calls(rows[0][1], "acquire")  # acquire() instead of `with`
         return PythonFacts(
             wait, tuple(objects.attribute(item, "future") for item in items),

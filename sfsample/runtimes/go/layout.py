@@ -45,15 +45,15 @@ class Goroutine(NamedTuple):
     parent: int  # id of the goroutine that created it; 0: unknown
     created_at: int  # return address in the function that created it
     thread: int  # address of the `m` of the thread that runs it
-    pc: int  # address at which it will go on; 0 if it runs
+    pc: int  # address at which the goroutine will go on; 0: it runs
     sp: int
     fp: int
     high: int  # end of its stack
     defers: int  # address of its innermost `_defer`
     waiting: int  # address of its first `sudog`
     until: int  # field `GoRuntimeLayout.g_until`
-    place: bytes  # fields that change whenever it runs: id, sp, pc, flags, and times of its runs
-    stack: bytes = b""  # its stack from sp; b"": it runs, or the stack moved during each reading
+    place: bytes  # fields that change whenever the goroutine runs: id, sp, pc, flags, times of runs
+    stack: bytes = b""  # stack from sp on; b"": the goroutine runs, or its stack moved during each reading
     tid: int = 0  # thread that runs it, in the pid namespace of the process
     wait: GoWait = NO_WAIT
 
