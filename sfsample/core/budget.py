@@ -74,7 +74,7 @@ class CountedMemory:
         self._read, self._budget, self._small_ns = read, budget, small_ns
 
     def read(self, address: int, size: int) -> bytes | None:
-        """Return exactly `size` bytes from `address`; None: they cannot be read, or the budget is spent."""
+        """Return exactly `size` bytes from `address`; None: unreadable, or the budget is spent."""
         return self._read(address, size) if self._budget.take(size, self._small_ns) else None
 
     def word(self, address: int) -> int | None:

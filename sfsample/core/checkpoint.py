@@ -21,7 +21,7 @@ SUSPEND_LOCK = threading.Lock()
 _CHECKPOINT_NS = 1_000_000  # least time between two collections
 
 _T = TypeVar("_T")
-CollectStopped = Callable[[], object]  # function; captures stopped threads on the OS thread that adds it
+CollectStopped = Callable[[], object]  # captures stopped threads, on the OS thread that adds the function
 
 
 class OutOfTime(BaseException):
@@ -29,7 +29,7 @@ class OutOfTime(BaseException):
 
 
 class PendingStops:
-    """The functions that collect stopped threads, one for each process that has a traced thread."""
+    """The functions that collect stopped threads: one function for each process with a traced thread."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()

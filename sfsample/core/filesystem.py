@@ -1,9 +1,9 @@
 """Opens files by path, below the root directory of sfsample or of a process, and writes files atomically.
 
 A target, a core file or a sysroot chooses the paths and the files, but sfsample opens them with its own
-privileges.  So sfsample resolves a path and its symbolic links inside the root directory.  It opens only
-regular files, because opening a device or a FIFO can have an effect, or block.  A `Root` keeps its directory
-open, so files below it can be found after the process has ended.
+privileges.  So sfsample resolves a path and its symbolic links inside the root directory.  sfsample opens
+only regular files, because opening a device or a FIFO can have an effect, or block.  A `Root` keeps a root
+directory open, so sfsample finds the files below this directory even after the process has ended.
 
 Python does not offer openat2(2) with RESOLVE_IN_ROOT.  So each name in a path costs 2 us.
 

@@ -1,10 +1,9 @@
 """Parses texts that come from outside: from a backend, a client, a file, the kernel, a clock.
 
-No text makes a function raise: the function returns a value or None.  int() is not enough: it accepts "1_0"
-and the digits of any script, and raises for 5,000 digits.  A time may lie beyond the years of the calendar.
+int() is not enough: it accepts "1_0" and the digits of any script, and raises for 5,000 digits.  A time may
+lie beyond the years of the calendar.
 
-Invariant: every reader returns a value or refuses the text, for each text of tests/builders/absurd.py
-(tests/test_absurd_words.py).
+Invariant: no text makes a function raise; a refused text gives None (tests/test_absurd_words.py).
 """
 
 import time

@@ -98,7 +98,7 @@ class PiecewiseMemory:
         return None
 
     def read(self, address: int, size: int) -> bytes | None:
-        """Return the bytes from the first piece that has all of them."""
+        """Return the bytes from the first piece that has all bytes."""
         for piece in self.pieces:
             if (part := piece.read(address, size)) is not None:
                 return part
@@ -145,7 +145,7 @@ class JointMemory:
         return None if offset is None else bytes(self._data[offset : offset + size])
 
     def offset(self, address: int, size: int) -> int | None:
-        """Return the buffer offset at which bytes from `address` lie; None: no piece has all of them."""
+        """Return the buffer offset at which bytes from `address` lie; None: no piece has all bytes."""
         small_size, offset = self._small.get(address, (-1, 0))
         if 0 <= size <= small_size:
             return offset
@@ -158,7 +158,7 @@ class JointMemory:
 
 
 def words_at(memory: Memory, address: int) -> Words | None:
-    """Return the words of the copy that contains `address`; None: no `BytesMemory` in `memory` has it."""
+    """Return the words of the copy that contains `address`; None: no `BytesMemory` contains `address`."""
     for piece in memory.pieces if isinstance(memory, PiecewiseMemory) else (memory,):
         if isinstance(piece, BytesMemory) and 0 <= address - piece.base < len(piece.data):
             return piece.words

@@ -56,4 +56,4 @@ class ThreadSnapshot(NamedTuple):
     arch: Arch = AMD64
     capture: Capture = Capture.STOPPED
     scheduler: SchedulerEvidence | None = None
-    assumed: bool = False  # True: some registers come from an earlier stop; the walk may fail because of them
+    assumed: bool = False  # True: some registers come from an earlier stop; old values may make the walk fail

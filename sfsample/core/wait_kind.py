@@ -71,5 +71,5 @@ _KINDS = {
     WaitClass.CHILD: "child, vfork",
     WaitClass.SIGNAL: "signal",
 }
-# class of a wait by its kind; a kind that is not listed gets its class from the descriptor
+# class of a wait by its kind; for a kind that is not listed, the descriptor decides
 CLASS_OF = {WaitKind(kind): name for name, kinds in _KINDS.items() for kind in kinds.split(", ")}

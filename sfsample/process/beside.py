@@ -95,7 +95,7 @@ class Room:
             left = left[done + 1 :]
 
     def _note(self, address: int, size: int) -> None:
-        """Add a piece to the index; it was copied to the first unused bytes."""
+        """Add a piece, which was copied to the first unused bytes, to the index."""
         if not self._is_own:
             self._index, self._is_own = self._index.over(b""), True
         self._index.add(address, size, self._used)
@@ -182,5 +182,5 @@ class Beside:
 
 
 def _iovecs(pieces: Sequence[Span]) -> "array[int]":
-    """Return an array of `struct iovec`, one for each piece."""
+    """Return an array with a `struct iovec` for each piece."""
     return array("Q", [*chain.from_iterable(pieces)])

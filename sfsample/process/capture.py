@@ -254,7 +254,7 @@ class ThreadCapturer:
         return self._walk_stopped(thread, taken)
 
     def _walk_stopped(self, thread: Thread, taken: ThreadSnapshot | NotCaptured) -> _Walked | NotCaptured:
-        """Walk a stopped thread; if it was asleep, keep the registers that calls preserve."""
+        """Walk a stopped thread; if the thread was asleep, keep the registers that calls preserve."""
         if isinstance(taken, NotCaptured):
             return taken
         taken = self.go.complete(thread, taken)

@@ -1,8 +1,7 @@
 """Presents a core file as a process: module map, memory, and a snapshot of each thread.
 
-If memory was not dumped, sfsample reads it from the mapped files.  sfsample uses a file only if its bytes
-equal the dumped part of its mapping.  Only the constructor raises; a later failure of a thread or a module
-becomes a line of `problems`.
+Memory that was not dumped comes from the mapped files.  sfsample uses a file only if its bytes equal the
+dumped part of the mapping.  Only the constructor raises; a later failure becomes a line of `problems`.
 """
 
 import os
@@ -36,7 +35,7 @@ _PF_R = 4  # bit "readable" of a segment's p_flags
 
 
 class CoreMemory:
-    """The dumped memory by address.  Other memory comes from the mapped files."""
+    """Memory by address: from the core file, or from the mapped files if it was not dumped."""
 
     def __init__(self, core: CoreFile) -> None:
         self._core = core
@@ -130,7 +129,7 @@ class CoreProcess:
         return [*self._core.problems, *unnamed, *self.opener.problems, *self.modules.problems]
 
     def threads(self) -> list[CoreThread]:
-        """Return the threads; the first is the one that received the signal."""
+        """Return the threads; the first thread received the signal."""
         return self._core.threads
 
     def snapshot(self, thread: CoreThread) -> ThreadSnapshot | str:
@@ -250,9 +249,8 @@ class CoreImages:
         dumped = {part: self._memory.dumped(part[0] + bias, part[1]) for part in image.identity_ranges}
         compared = [data == bytes(image.loaded(*part) or b"") for part, data in dumped.items() if data]
         if not compared:
-            self.problems.append(
-                f"{image.name} is not confirmed: the core file has no bytes of {mapping.path}"
-            )
+            problem = f"{image.name} is not confirmed: the core file has no bytes of {mapping.path}"
+            self.problems.append(problem)
         return all(compared)
 
     def _from_memory(self, mapping: Mapping) -> ElfImage:

@@ -1,8 +1,8 @@
 """Finds the descendants of processes as they are created.
 
-sfsample opens each descendant once, soon after its creation.  sfsample lists /proc if the caller requests it,
-or if the kernel has assigned an id since the last listing.  Then it reads only the new entries.  (A known id
-with a new inode belongs to another process.)  If a process ends before sfsample sees its child, the child
+sfsample opens each descendant once, soon after its creation.  sfsample lists /proc if the caller requests a
+listing, or if the kernel has assigned an id since the last listing, and reads only the new entries.  (A known
+id with a new inode belongs to another process.)  If a process ends before sfsample sees its child, the child
 belongs to init, and sfsample does not find the child.  sfsample and its own children are left out.
 
 Source: proc(5), /proc/PID/stat: the fourth field is the parent.  (/proc/PID/task/TID/children needs
@@ -69,7 +69,7 @@ class Descendants:
         for pid, stat in new.items():
             children.setdefault(stat.parent, []).append(pid)
         joined = [pid for parent in self._members for pid in children.pop(parent, ())]
-        for pid in joined:  # the loop also visits the pids that it adds
+        for pid in joined:  # the loop also visits the pids that the loop adds
             if pid not in self._members:
                 self._members[pid] = new[pid].starttime
                 yield pid, new[pid]

@@ -3,7 +3,7 @@
 Two files are the same if their device, inode, time of the last change and size are the same.  Only the kernel
 sets these values, while any program can make a file with the same build-id or path.  Processes share tables
 only if their root directory is also the same, because sfsample looks there for debug files.  The cache drops
-the least recently used entries; processes keep references to the images that they still use.
+the least recently used entries; processes keep references to the images in use.
 
 Invariant: no process can put its file or its debug file in the place of another process's file
 (tests/process/test_image_cache.py).
@@ -65,7 +65,7 @@ class _Entries(Generic[_K, _V]):
 
     def __init__(self) -> None:
         self._used: dict[_K, _V] = {}  # entries that this slice has used
-        self._earlier: dict[_K, _V] = {}  # other entries of the last slice
+        self._earlier: dict[_K, _V] = {}  # entries of the last slice that this slice has not used
 
     def get(self, key: _K, make: Callable[[], _V]) -> _V:
         """Return an entry; make a missing entry, and drop the least recently used entry of a full cache."""

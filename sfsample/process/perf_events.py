@@ -281,7 +281,7 @@ def _open(syscall: int, attributes: _Attributes, tid: int, cpu: int, flags: int 
 
 
 def can_set_timers(tids: Collection[int], arch: Arch) -> bool:
-    """Return True if the kernel permits timers, and sfsample can set them quickly for so many threads."""
+    """Return True if the kernel permits timers, and sfsample can quickly set the timers of all threads."""
     few = len(tids) * (len(_online_cpus()) + 1) <= _MAX_QUICK_EVENTS
     return few and any(_can_open(arch, tid, _ANY_CPU) for tid in tids)
 

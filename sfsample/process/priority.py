@@ -62,7 +62,7 @@ def _schedule(policy: int, slice_ns: int, *, slack_ns: int) -> None:
 
 
 def hurry() -> None:
-    """Run a whole dump at the lowest real-time priority, until it has used `_MAX_HURRY_S`.
+    """Run a whole dump at the lowest real-time priority, until the dump has used `_MAX_HURRY_S`.
 
     Threads that start later inherit the priority.  New processes would also inherit it, so the program must
     start none.  Nothing changes if the kernel does not permit the priority, or if the user has chosen a nice

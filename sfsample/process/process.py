@@ -154,7 +154,7 @@ class LiveProcess:
         return restarts(self.proc, asleep)
 
     def read(self, thread: Thread) -> SleepingThread | None:
-        """Read one thread without stopping it; None: it does not sleep, has ended, or may not be read."""
+        """Read one thread without a stop; None: the thread is awake, has ended, or may not be read."""
         return read_sleeping_thread(self.running_capture.tracer.reader.arch, self.copy, thread)
 
     def capture(
@@ -209,8 +209,8 @@ class LiveProcess:
 def _root_of(proc: ProcFs, images: ImageCache) -> ProcessRoot:
     """Return the root directory, pid and user id of a process as the process itself sees them.
 
-    sfsample needs these to find debug files and perf maps after the end of the process.  Source: proc(5):
-    `Uid` (second number: effective id), `NSpid` (last number: id in the innermost namespace).
+    By these values sfsample finds debug files and perf maps even after the end of the process.  Source:
+    proc(5): `Uid` (second number: effective id), `NSpid` (last number: id in the innermost namespace).
     """
     status = proc.status()
     pid = int((status.get("NSpid") or str(proc.pid)).split()[-1])

@@ -227,7 +227,7 @@ class ProcFs:
 
         The first thread may end before the other threads, and is then a zombie.  When another thread calls
         execve(2), the first thread is a zombie until the calling thread takes its id.  So one reading is not
-        enough: it may show only a zombie although the process lives on.
+        enough: a reading may show only a zombie although the process lives on.
         """
         return all(self._seems_ended() for _ in range(_MAX_READINGS))
 

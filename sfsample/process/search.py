@@ -1,8 +1,8 @@
 """Finds processes: by name, systemd unit, control group, container, pod, user or CPU time.
 
 `watch` searches again for every slice.  So each search is one pass over /proc that reads only one file of
-most processes: 2,000 processes take some 50 ms (scripts/bench/watch).  A search leaves out sfsample itself.
-It also leaves out kernel threads and zombies, which have no command line.
+most processes: 2,000 processes take some 50 ms (scripts/bench/watch).  Searches leave out sfsample itself,
+and kernel threads and zombies, which have no command line.
 """
 
 import os
@@ -95,7 +95,7 @@ def groups_by_user(proc: str = "/proc") -> dict[int, list[int]]:
 
 
 def programs(pids: Iterable[int], proc: str = "/proc") -> list[int]:
-    """Return the processes that can be targets: they have a command line, and are not sfsample."""
+    """Return the processes that can be targets: processes with a command line, except sfsample."""
     found = [(pid, words) for pid in pids if pid != os.getpid() and (words := _command(pid, proc))]
     return sorted(pid for pid, words in found if not _is_sfsample(_name(pid, words, proc), words))
 
@@ -146,7 +146,7 @@ def _pids(proc: str = "/proc") -> list[int]:
 
 
 def _command(pid: int, proc: str = "/proc") -> list[str]:
-    """Return the command line; empty for a kernel thread or a zombie, or if /proc hides it."""
+    """Return the command line; empty: a kernel thread, a zombie, or hidden by /proc."""
     text = read_text(f"{proc}/{pid}/cmdline").rstrip("\0")
     return text.split("\0") if text else []
 

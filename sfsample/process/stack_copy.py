@@ -46,7 +46,7 @@ class StackCopy:
         self._extra: list[tuple[int, int]] = []  # address and size of the stack in each spare buffer
 
     def rehearse(self, thread: Thread) -> None:
-        """Read the memory that `fill` will probably read, to bring it into the CPU's caches."""
+        """Bring the memory that `fill` will probably read into the CPU's caches."""
         high = thread.stack_extent[1]
         if not high:
             return

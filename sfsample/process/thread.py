@@ -1,7 +1,7 @@
 """Defines a thread of a live process, with the facts that captures learn and use again.
 
-`LiveProcess.thread` makes a `Thread` for each thread id, and drops it when the thread has ended.  No other
-object keeps state by thread id.  So a new thread that reuses an id starts without old state.
+`LiveProcess.thread` makes a `Thread` for each thread id, and drops the `Thread` when the thread has ended.
+No other object keeps state by thread id.  So a new thread that reuses an id starts without old state.
 """
 
 from typing import TYPE_CHECKING, NamedTuple

@@ -121,7 +121,7 @@ class ThreadFiles:
         return parse_stat(line) if line else None
 
     def asleep(self) -> SyscallInfo | None:
-        """Return the system call in which the thread sleeps; None: it runs, has ended, or is unreadable."""
+        """Return the system call in which the thread sleeps; None: it is awake, ended or unreadable."""
         line = self.read("syscall")
         return parse_syscall(line) if line else None
 

@@ -106,9 +106,8 @@ class DescriptorReader:
         if name != "eventpoll":
             return Descriptor(fd, name, 0, "rw", name)
         watched = sorted(int(line.split()[1]) for line in info.splitlines() if line.startswith("tfd:"))
-        return Descriptor(
-            fd, "epoll", 0, "rw", f"{len(watched)} fd{'s' * (len(watched) != 1)}", tuple(watched)
-        )
+        text = f"{len(watched)} fd{'s' * (len(watched) != 1)}"
+        return Descriptor(fd, "epoll", 0, "rw", text, tuple(watched))
 
 
 class KeptDescriptors(DescriptorReader):
@@ -238,7 +237,7 @@ def _listener(address: str, search: SearchTable) -> PeerSocket | None:
 
 
 def _spellings(address: str) -> list[tuple[str, str]]:
-    """Return pairs: a table, and the address as written in this table; tcp6 has IPv4 addresses, too."""
+    """Return pairs: a table, and the address as written in this table; tcp6 also has IPv4 addresses."""
     short = address.removeprefix(_MAPPED)
     if len(short) == len("00000000:0000"):
         return [("tcp", short), ("tcp6", _MAPPED + short)]
@@ -345,7 +344,7 @@ class KeptPeers:
 
     def __init__(self, pause: int = _TABLE_PAUSE) -> None:
         self._pause = pause
-        self.wanted: dict[str, NearEnd] = {}  # other ends to search for next time
+        self.wanted: dict[str, NearEnd] = {}  # other ends to find in the next search
         self._searched: dict[str, NearEnd] = {}
         self._found: tuple[PeerProcess, ...] = ()
         self._next_ns = 0  # time from which on the next search is permitted (perf_counter_ns)

@@ -43,7 +43,7 @@ class LastRunTime(NamedTuple):
 
 
 class FactReader:
-    """Reads facts of the threads of one process; at most `max_connections` sockets of an event loop."""
+    """Reads facts about the threads of one process; of an event loop, at most `max_connections` sockets."""
 
     def __init__(
         self, proc: ProcFs, max_connections: int = 0,
@@ -54,9 +54,9 @@ class FactReader:
         self.begin()
 
     def begin(self) -> None:
-        """Begin another look at the process: a descriptor may refer to another file by now."""
+        """Begin another look at the process: descriptors may refer to other files by now."""
         self._descriptors = self._new_descriptors(self._proc)
-        self.descriptor = self._descriptors.read  # looks up what a descriptor refers to
+        self.descriptor = self._descriptors.read  # looks up the object of a descriptor
         self.read = partial(read_memory, self._proc.anchor())  # reads memory of the process
         self._target = TargetLookup(self.read, self.descriptor, _now, self._max_connections)
 

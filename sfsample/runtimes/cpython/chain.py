@@ -1,4 +1,4 @@
-"""Follows the Python frames of a thread in copies of its memory, and splits them into runs.
+"""Follows the Python frames of a thread in copies of its memory, and splits the frames into runs.
 
 An activation is one running call of the evaluation loop; it has one native frame.  A run has the Python
 frames of one activation.  The run ends with a structure on the C stack, inside that native frame: a sentinel
@@ -40,7 +40,7 @@ class Run(NamedTuple):
 
     frames: tuple[PythonFrame, ...]  # Python frames, the innermost first
     mark: int  # address inside the native frame of the activation; 0: unknown, as a frame was not copied
-    is_compiled: bool = False  # True: no activation runs these frames, because they are compiled functions
+    is_compiled: bool = False  # True: frames of compiled functions, which no activation runs
 
 
 def runs(memory: Memory, layout: Layout, thread_state: int) -> Iterator[Run]:

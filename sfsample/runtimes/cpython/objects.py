@@ -166,7 +166,7 @@ class Objects:
         return objects[:variables], objects[variables:]
 
     def _read_names(self, code: int) -> tuple[str, ...]:
-        """Return the names of the locals and cells of a code object; `co_localsplusnames` has them."""
+        """Return the names of the locals and cells of a code object (`co_localsplusnames`)."""
         return tuple(self._key(at) or "" for at in self.items(self.word(code + self.layout.filename - 16)))
 
     def locals(self, frame: PythonFrame) -> dict[str, int]:

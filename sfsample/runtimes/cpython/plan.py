@@ -1,10 +1,10 @@
 """Plans the copies in the pause of a thread, so that its chain of Python frames is whole.
 
 Before the pause, a plan lists the pieces of memory that the last sample of the thread needed.  In the pause,
-the plan follows the chain from the current frame outwards, until it meets frames of the last sample.  It
-copies frames that are not in its list: frames on a new chunk of Python's stack, and frames of generators.  Of
-a generator it copies the whole page, because generators that were made together often share a page.  It also
-copies the headers of unknown code objects, because after the pause, another code object may get the address.
+the plan follows the chain from the current frame outwards, until it meets frames of the last sample.  The
+plan copies frames that are not in the list: frames on a new chunk of Python's stack, and frames of
+generators.  The whole page of a generator is copied, because generators that were made together often share a
+page.  The headers of unknown code objects are copied, too: later, other code objects may get the addresses.
 """
 
 from bisect import bisect_right
@@ -177,5 +177,5 @@ class Plan:
 
 
 def _page_of(at: int, frame_bytes: int) -> Span:
-    """Return the page on which a frame begins, and the bytes after it that such a frame may need."""
+    """Return the page on which a frame begins, and bytes after the page: as many as a frame has."""
     return at & -PAGESIZE, PAGESIZE + frame_bytes

@@ -1,7 +1,7 @@
 """Captures the Python frames of one process.
 
-Before a pause, `plan` says what to copy.  After the pause, `stack` places and names the frames, and the plan
-learns from them.
+Before a pause, `plan` lists the memory to copy.  After the pause, `stack` places and names the frames, and
+the plan learns from these frames.
 
 Invariant: whatever the target's memory holds, a capture reads no more than its budget, and a thread whose
 memory makes no sense has no Python frames (tests/runtimes/cpython/test_runtime.py).

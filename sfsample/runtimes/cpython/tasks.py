@@ -35,7 +35,7 @@ _GENERATORS = ("coroutine", "generator", "async_generator")
 _COROUTINES = ("coroutine", "generator")  # ends of type names; Nuitka has "compiled_coroutine"
 _WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "_asyncio.FutureIter")
 _ACQUIRING = 3  # innermost functions: Lock.acquire, __aenter__, and the function with the `async with`
-_MAX_TASKS = 12_000  # tasks of a thread; the budget of a look is enough for them
+_MAX_TASKS = 12_000  # tasks of a thread; the budget of a look is enough for this number
 _MAX_DEPTH = 200  # coroutines of a task
 _MAX_LISTED = 2000  # tasks of a thread from which `waiting` chooses
 _LOOP_METHODS = {"run_forever", "run_until_complete"}  # names in code that runs an event loop
@@ -49,7 +49,7 @@ _CLASSES = (
     ("sock_", WaitClass.NETWORK), ("", WaitClass.OTHER),
 )  # fmt: skip
 
-# File and function of asyncio -> text about the wait of a task in it; {} is the address of `self`.
+# File and function of asyncio -> text about the wait of a task in this function; {}: address of `self`.
 _AWAITED = {
     ("asyncio/locks.py", "Lock.acquire"): "asyncio.Lock {}",
     ("asyncio/locks.py", "Event.wait"): "asyncio.Event {} to be set",
@@ -118,7 +118,7 @@ class TaskReader:
         return tuple(sorted(tasks, key=lambda task: (len(task.name), task.name)))
 
     def waiting(self, states: Sequence[int], stack: PythonStack, has_run: Callable[[], bool]) -> WaitingTasks:
-        """Return the suspended tasks of a thread; if there are many, read a random choice.
+        """Return the suspended tasks of a thread; of many tasks, return a random choice.
 
         `has_run` returns True if the thread has run since the capture of `stack`.  If so, the tasks that went
         on during the reading are left out.
@@ -225,7 +225,7 @@ class TaskReader:
         return f"Task-{number}" if number is not None else self._objects.text(name) or f"{address:#x}"
 
     def _follow(self, at: int) -> tuple[list[PythonFrame], int]:
-        """Return the frames of a chain of coroutines, innermost first, and the object of its `await`."""
+        """Return the frames of a chain of coroutines, innermost first, and the object that it awaits."""
         objects, layout, frames = self._objects, self._objects.layout, list[PythonFrame]()
         while len(frames) < _MAX_DEPTH and objects.type_name(at) in _GENERATORS:
             address = at + self._frame

@@ -2,8 +2,8 @@
 
 A thread state leads to the Python frames of a thread.  A thread may have several thread states, one for each
 interpreter that it has entered.  The target runs while sfsample reads the list, so the list may be torn.
-sfsample believes a thread state only if a later copy of it still has the id of the thread.  The budget of the
-look (`core.budget`) limits the length of a list: when the budget is spent, `read` returns None.
+sfsample believes a thread state only if a later copy of this state still has the id of the thread.  The
+budget of the look (`core.budget`) limits the length of a list: when the budget is spent, `read` returns None.
 """
 
 from collections.abc import Iterable, Iterator

@@ -32,7 +32,7 @@ _LIST = 32  # offset in a SimpleQueue up to 3.12: list of items; then: number of
 _RING = 24  # offset in a SimpleQueue since 3.13: put position, get position, items, room, count
 _HANDLE_BYTES = 128  # bytes of the largest ThreadHandle
 MAX_QUEUED = 1000  # items of a queue that are read
-NO_THREAD = -1  # "thread id" of an owner outside the process: it has ended, or held the lock before a fork
+NO_THREAD = -1  # "thread id" of an owner outside the process: an ended thread, or the owner before a fork
 _MAX_USERS = 20  # innermost frames in which a Lock is searched
 _MAX_FRAMES = 1000  # frames of a stack whose objects are read
 
@@ -109,7 +109,7 @@ class ThreadReader:
                    "owners and tasks are missing")  # fmt: skip
 
     def facts(self, stack: PythonStack, native_id: int, futex: int) -> PythonFacts:
-        """Return the facts of a thread, without locals; `futex`: futex word on which it sleeps, or 0."""
+        """Return the facts of a thread, without locals; `futex`: futex word of its sleep, or 0."""
         worker = next(frames_in([*chain.from_iterable(rows_of(stack))], "futures/thread.py", "_worker"), None)
         return self.holds(stack, futex)._replace(
             pool=worker and self._pool(worker),
@@ -225,7 +225,7 @@ class ThreadReader:
         """Return the wait for a lock of multiprocessing; None: the SemLock is a semaphore.
 
         The count is the number of times that this process has taken the lock and not released it.  Only the
-        owner may release an RLock.  Any process may release a Lock, so the last taker may not hold it.
+        owner may release an RLock.  Any process may release a Lock, so the last taker may no longer hold it.
         """
         last, counts, kind = self._objects.words(lock + _LAST_TAKEN, 3) or (0, 0, 0)
         kind, most, is_held = kind & 0xFFFFFFFF, counts >> 32, 0 < counts & 0xFFFFFFFF < 1 << 31
