@@ -34,7 +34,6 @@ _MAX_INDEXED = 1 << 19  # entries indexed without a search table; librustc_drive
 _MAX_CACHED_FUNCTIONS = 512  # functions whose rows are cached
 _MAX_CACHED_CIES = 4096  # CIEs; a `.debug_frame` has one for each source file
 _MAX_CACHED_PROGRAM_SIZE = 512  # bytes of an FDE's instructions; rows of longer programs are not cached
-_MAX_ADDRESS = (1 << 64) - 1
 
 
 class Fde(NamedTuple):
@@ -135,7 +134,7 @@ class EhFrame:
             return RowRange(vaddr, vaddr + 1, machine.row(program))
         at = bisect_right(rows, vaddr, key=itemgetter(0))
         start, fde_end = rows[at - 1][0], fde.start + fde.size
-        end = min(rows[at][0] if at < len(rows) else _MAX_ADDRESS, fde_end)
+        end = min(rows[at][0], fde_end) if at < len(rows) else fde_end
         # FDEs may overlap: the row is valid from `start` to `end` if look-ups of both find the same FDE
         locate = self._find_by_walk if self._table is None else self._table.locate
         if end - start > 1 and locate(start) != locate(end - 1):

@@ -1,7 +1,6 @@
 """Reads ELF core files: the mappings, the bytes that were dumped, and the notes about the process.
 
-The size of the file limits the counts and sizes that sfsample accepts.  A damaged note is skipped, and noted
-in `problems`.
+Counts and sizes are limited by the size of the file.  A damaged note is skipped, and noted in `problems`.
 
 Source: gABI chapter 5 (notes); Linux include/linux/elfcore.h (`elf_prstatus`, `elf_prpsinfo`: one layout on
 all 64-bit machines) and fs/binfmt_elf.c (NT_FILE); gdb writes the same notes.

@@ -6,7 +6,6 @@ Section headers are read on first use, because a stripped file or a copy of memo
 
 Invariant: no table of a hostile file takes long to read.  Each table is read up to a limit, and `problems`
 names the limits that were reached (tests/formats/elf/test_limits.py).
-
 Source: System V gABI chapters 4 and 5; Linux fs/binfmt_elf.c, load_elf_phdrs (64 KiB of program headers).
 """
 
@@ -321,8 +320,7 @@ class Note(NamedTuple):
 def notes(data: memoryview, byteorder: ByteOrder) -> Iterator[Note]:
     """Yield the complete notes of one PT_NOTE segment (gABI, "Note Section").
 
-    Names of owners are short, so only the first bytes are read.  Raises FormatError if the segment has more
-    than `_MAX_CORE_NOTES` notes.
+    Names of owners are short, so only the first bytes are read.  Raises FormatError for too many notes.
     """
     offset = 0
     for _ in range(_MAX_CORE_NOTES):

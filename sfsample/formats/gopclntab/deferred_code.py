@@ -26,8 +26,7 @@ UNLOCKS = {"(*RWMutex).RUnlock": "RUnlock", "(*RWMutex).Unlock": "write Unlock",
 def open_defers(table: GoTable, vaddr: int) -> tuple[int, tuple[int, ...]] | None:
     """Return the offset of the byte with the defer bits, and the offsets of the closures, in a stack frame.
 
-    Offsets are bytes below varp (on x86-64, CFA - 16).  Bit `i` belongs to closure `i`.  None: the function
-    at `vaddr` has no open-coded defers.
+    Offsets are bytes below varp (on x86-64, CFA - 16).  Bit `i` belongs to closure `i`.  None: no defers.
     """
     try:
         function = table.function_at(vaddr)

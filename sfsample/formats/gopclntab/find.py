@@ -7,8 +7,7 @@ moduledata begins with the vaddr of the table, so sfsample searches writable dat
 A goroutine has the number of the reason why it waits.  The numbers differ between versions of Go, so sfsample
 reads the reasons from the array `waitReasonStrings`, whose second string is the same in all versions.
 
-Source: Go, src/runtime/symtab.go (pcHeader, moduledata), src/runtime/runtime2.go (waitReasonStrings),
-src/cmd/link/internal/ld/pcln.go.
+Source: Go, src/runtime: symtab.go (pcHeader, moduledata), runtime2.go (waitReasonStrings); ld/pcln.go.
 """
 
 import re

@@ -4,9 +4,7 @@ The table has an entry for each function.  A pcvalue table says how a property o
 the pc: the depth of the frame, the file, the line, or the index of the inlined call.  A look-up reads the
 entry of one function.  Nothing is read in advance, because a large program has 100,000 functions.
 
-Invariant: no look-up in a damaged table takes long, and each error is a FormatError
-(tests/formats/test_gopclntab.py).
-
+Invariant: look-ups in damaged tables are short, and raise only FormatError (tests/formats/test_gopclntab.py).
 Source: Go, src/runtime/symtab.go (pcHeader, _func, pcvalue), src/cmd/link/internal/ld/pcln.go; 1.18 to 1.27.
 """
 
@@ -23,7 +21,7 @@ from sfsample.formats.elf.image import ElfImage
 SECTION = ".gopclntab"
 _ENTRY_SIZE = 8  # bytes of an entry of the function table: offset from the text, offset of the `_func`
 _MAX_ROWS = 100_000  # rows of one pcvalue table
-_MAX_DATA = 16  # PCDATA and FUNCDATA tables of a function; Go 1.27 has 5 and 11
+_MAX_DATA = 16  # PCDATA or FUNCDATA tables of a function; Go 1.27 has 5 kinds and 11 kinds
 _MAX_VARINT_SIZE = 5  # bytes
 _MAX_NAME_SIZE = 1 << 16  # bytes
 _MAX_DEPTH = 1 << 31  # bytes of a frame; runtime.call1073741824 has the largest
@@ -112,8 +110,7 @@ class GoTable:
     def depth_at(self, function: GoFunction, vaddr: int) -> tuple[int, int, int] | None:
         """Return the depth of the frame at `vaddr`, and the range [start, end) of vaddrs with this depth.
 
-        The depth is in bytes from sp to the return address; on AArch64, from sp to the CFA.  None: the table
-        states no depth.  Raises FormatError.
+        Depth: bytes from sp to the return address (AArch64: to the CFA).  None: unknown.  Raises FormatError.
         """
         for depth, start, end in self.values(function, function.depth_values):
             if start <= vaddr < end:

@@ -31,8 +31,7 @@ _MAX_STEPS_BACK = 64  # functions that a look-up tries: the last that start at o
 class SFrameTables(tuple[SFrameTable, ...]):  # noqa: SLOT001 - a tuple with slots cannot keep an index
     """The tables of one section: usually one table, but thousands if the linker concatenated tables.
 
-    Concatenated tables are in no order, and their address ranges may overlap.  So the first look-up makes an
-    index of all functions.
+    Concatenated tables are in no order, and may overlap, so the first look-up makes an index of functions.
     """
 
     def covering(self, vaddr: int) -> Iterator[SFrameTable]:

@@ -1,8 +1,7 @@
 """Reads one SFrame table, V1 to V3: its header, its functions, and the row for an address.
 
 A look-up bisects the function table in the mapped file, and decodes the rows of one function.  A damaged
-header makes the constructor raise `FormatError`; a damaged function, the look-up.  The caches of rows and the
-lists of problems are bounded.
+header or function raises `FormatError`.  The caches of rows and the lists of problems are bounded.
 
 Source: the SFrame specification V1, V2 (errata 1) and V3; names are from V3.  If the specification and the
 assembler disagree, this module follows the assembler: V1/V2 start fields are relative to the section (ld
@@ -265,8 +264,7 @@ class SFrameTable:
         if fde is None:
             return None
         if not fde.num_fres:
-            # V3: a function without rows is outermost; a signal trampoline without rows has the layout of the
-            # ABI, which another stepper knows
+            # V3: a function without rows is outermost; for a signal trampoline, there is another stepper
             outermost = self.version > 2 and not fde.signal
             return SFrameFre(0, 0, ()) if outermost else None
         offset = vaddr - fde.start
