@@ -28,7 +28,7 @@ def losses(
     *, ticks: int, late_ticks: int, spared_ticks: int, failed_captures: int, samples: int, whole_stacks: int,
     rate_hz: float | None,
 ) -> list[Loss]:  # fmt: skip
-    """Return every kind of loss, including kinds whose number is 0."""
+    """Return a `Loss` of every kind, even if its number is 0."""
     taken = max(0, ticks - late_ticks - spared_ticks) / (ticks or 1)
     rate = f"{100 * taken:.0f} % of the rate"
     if rate_hz:
@@ -132,7 +132,7 @@ class Stats:
         self.cpu_sampled_ns = 0  # CPU time that samples stand for, including those that --gil leaves out
         self.threads = 0  # threads that have samples
         self.brief_waits = 0  # samples left out, because the wait was shorter than --min-wait
-        self.holders_refused = 0  # times that the holder was in a process that sfsample may not read
+        self.holders_refused = 0  # times that a lock's holder was in a process that sfsample may not read
         self.holders_changed = 0  # times that --blame found no holder of a lock, or saw the holder change
         self.why_idle: tuple[str, str] | None = None  # reason why no thread could run, and a remedy
         self.subprocesses = Subprocesses()
@@ -151,7 +151,7 @@ class Stats:
 
     @property
     def losses(self) -> list[Loss]:
-        """Every kind of loss, including kinds whose number is 0."""
+        """A `Loss` of every kind, even if its number is 0."""
         return losses(
             ticks=self.ticks, late_ticks=self.late_ticks, spared_ticks=self.spared_ticks,
             failed_captures=self.captures[Capture.FAILED], samples=self.samples,

@@ -24,8 +24,6 @@ _TIMER_HINTS = {
     StopReason.STACK_COPY_ENDED: " (--no-perf-events copies all)",
     StopReason.BAD_MEMORY: " (--no-perf-events may copy more)",
 }
-
-
 _REFUSED_TIMERS = (
     "          timers of the CPUs would see threads that end before they are sampled: run sfsample",
     "          as root, with CAP_PERFMON, or with sysctl kernel.perf_event_paranoid=0",
@@ -87,7 +85,7 @@ def missing_name_lines(missing_names: Sequence[str], *, verbose: bool = False) -
 
 
 def no_sample_lines(stats: Stats) -> Iterator[str]:
-    """Yield the reason why there are no samples, and the flags that would give some."""
+    """Yield the reason why there are no samples, and the flags that would give samples."""
     cause, remedy = stats.why_idle or ("idle", "to record sleeping threads: --mode wall")
     if stats.timers_since_s is not None:
         period_ns = round(1e9 / stats.rate_hz)

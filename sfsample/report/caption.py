@@ -35,7 +35,7 @@ def amounts(report: Report) -> list[str]:
 
 
 def process_ids(report: Report) -> str:
-    """Return the ids of the processes: "pid 7", "pids 7, 8 and 2 more"; "": they are unknown."""
+    """Return the ids of the processes: "pid 7", "pids 7, 8 and 2 more"; "": no id is known."""
     pids = sorted({thread.pid for thread in report.threads if thread.pid is not None})
     return f"pid{'s' * (len(pids) > 1)} {listed(pids, _MAX_PIDS)}" if pids else ""
 
@@ -46,7 +46,7 @@ def label_texts(report: Report) -> list[str]:
 
 
 def duration(ns: int) -> str:
-    """Return a duration with three digits and its unit: "1.25 ms"; a long one as "1 h 5 min"."""
+    """Return a duration with three digits and its unit: "1.25 ms"; a long duration: "1 h 5 min"."""
     if ns >= _LONG_NS:
         return long_time(ns / 1e9)
     size, unit = next((row for row in _TIME_UNITS if ns >= row[0]), _TIME_UNITS[-1])
