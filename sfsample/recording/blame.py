@@ -8,7 +8,7 @@ capture is not captured again.  The owner may be a thread of another process of 
 from typing import TYPE_CHECKING
 
 from sfsample.core.snapshot import Capture
-from sfsample.modules.location import Location, WaitPlace
+from sfsample.modules.location import HELD_BY, ONE_OF_SEVERAL, UNSEEN, Location, WaitPlace
 from sfsample.process.thread import Thread
 from sfsample.recording.due_threads import SampledThread
 from sfsample.recording.recorder import Recorder
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     from sfsample.recording.process_sampler import ProcessSampler
 
-# frame of a holder that did not stop in time, as it waited for a CPU, or that ran and must not be stopped
-UNSEEN = "[stack not captured]"
-_SEVERAL = "[one of several threads]"
 _MAX_HOPS = 8  # holders in one stack
 
 _Holder = tuple["ProcessSampler", SampledThread | None]  # None: one of several threads
@@ -79,11 +76,11 @@ class Blame:
         while len(seen) <= _MAX_HOPS and (found := self._holder(process, seen[-1])) is not None:
             process, holder = found
             names = [process.name] if holder is None or process is not self._own else []
-            mark = f"[held by]{'/'.join([*names, holder.name or '?'] if holder else names)}"
+            mark = f"{HELD_BY}{'/'.join([*names, holder.name or '?'] if holder else names)}"
             if holder in seen:
                 return (_mark(f"{mark} (a cycle)"), *chain)
             if holder is None or holder.last_stack is None:
-                return (_mark(UNSEEN if holder else _SEVERAL), _mark(mark), *chain)
+                return (_mark(UNSEEN if holder else ONE_OF_SEVERAL), _mark(mark), *chain)
             seen.append(holder)
             chain = (*holder.places, _mark(mark), *chain)
         return chain

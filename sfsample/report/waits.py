@@ -7,18 +7,20 @@ outermost wait.  A wait further inside belongs to the thread that holds the lock
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import dropwhile
+from itertools import takewhile
 
 from sfsample.core.quantities import counted, listed
 from sfsample.core.wait_kind import WaitClass
-from sfsample.modules.location import IN_POOL
+from sfsample.modules.location import HELD_BY, IN_POOL, NO_STACK
 from sfsample.report.merge import rebuild, rebuild_stacks
 from sfsample.report.report import WALL, Report, ReportStack
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.waiting.thread import C_LIBRARIES, is_file
 
-_HELD = (WaitClass.LOCK, WaitClass.GIL, WaitClass.CONDITION)  # classes of waits for other threads
-_NAMELESS = ("[condition variable]", "[read lock]", "[write lock]")
+_FOR_THREADS = (WaitClass.LOCK, WaitClass.GIL, WaitClass.CONDITION)  # classes of waits for other threads
+# texts that name no object: one word, or these words
+_NAMELESS = re.compile(r"\[(?!GIL\])(\S+|condition variable|(read|write) lock|chan .*|\S+: pipe)\]")
+_ROUNDING = 1.01  # factor: the time of a wait is a number of ticks, so it is not exact
 _RUNNING = NamedFrame("[no wait]", "[no wait]")
 
 
@@ -103,54 +105,86 @@ def _texts(frames: Sequence[NamedFrame]) -> tuple[str, ...]:
 
 # -- the table of waits
 
+_Holders = defaultdict[str, Counter[str]]  # ns by holder, and by the wait of this holder
+
 
 def lock_name(frames: Sequence[NamedFrame]) -> str | None:
     """Return the name of what a thread waits for, as in the table; None: it waits for no other thread.
 
-    `frames` begins with the outermost frame.  A lock without a name has its taker's name.
+    `frames` begins with the outermost frame.
     """
-    at = next((at for at, frame in enumerate(frames) if frame.kind == "w"), None)
-    if at is None or frames[at].raw not in _HELD or frames[at].found == "idle":
+    own, _ = _split(frames)
+    return _wait_name(own) if own and own[-1].raw in _FOR_THREADS else None
+
+
+def _split(frames: Sequence[NamedFrame]) -> tuple[Sequence[NamedFrame], Sequence[NamedFrame]]:
+    """Return the frames of a thread up to its wait, and those of the holders (`--blame`)."""
+    end = next((at for at, frame in enumerate(frames, 1) if frame.kind == "w"), len(frames))
+    return frames[:end], frames[end:]
+
+
+def _wait_name(own: Sequence[NamedFrame]) -> str | None:
+    """Return the name of a wait; if it has no name, add the function that waits.  None: no wait, or idle."""
+    if not own or own[-1].kind != "w" or own[-1].found == "idle":
         return None
-    taker = next((frame.text for frame in reversed(frames[:at]) if _is_own(frame)), "?")
-    text = frames[at].text
-    is_channel = text.startswith("[chan ")
-    has_name = text == "[GIL]" or (" " in text and not is_channel and text not in _NAMELESS)
-    return text + f" in {taker}" * (not has_name)
+    text = own[-1].text
+    return f"{text} in {_function(own) or '?'}" if _NAMELESS.fullmatch(text) else text
+
+
+def _first_holder(frames: Sequence[NamedFrame]) -> tuple[str, str]:
+    """Return the first holder with its function ("writer, in flush"), and " " with its own wait, or "".
+
+    `frames` begins with the mark of the holder; behind the next mark are other holders.
+    """
+    own = [*takewhile(lambda frame: not frame.text.startswith(HELD_BY), frames[1:])]
+    has_wait = own and (own[-1].kind == "w" or own[-1].text in NO_STACK)
+    where = f", in {function}" if (function := _function(own)) else ""
+    return f"{frames[0].text.removeprefix(HELD_BY)}{where}", f" {own[-1].text}" if has_wait else ""
 
 
 def lock_lines(report: Report, limit: int) -> Iterator[str]:
-    """Yield a line for each lock or other wait for threads, the longest waits first."""
-    totals = Counter[str]()
-    held = defaultdict[str, Counter[str]](Counter)  # holders of each lock
-    waits = defaultdict[tuple[str, str], Counter[str]](Counter)  # what these holders wait for themselves
+    """Yield a line for each wait for threads, and for each other wait with a holder, the longest first."""
+    totals, shown = Counter[str](), set[str]()
+    holders = defaultdict[str, _Holders](lambda: defaultdict(Counter))
     for stack, ns in zip(report.stacks, report.column(WALL), strict=True):
-        frames = [report.frames[at] for at in reversed(stack.frames)]
-        if (name := lock_name(frames)) is None:
-            continue
-        totals[name] += ns
-        if behind := [*dropwhile(lambda frame: frame.kind != "w", frames)][1:]:
-            function = next((frame.text for frame in reversed(behind[1:]) if _is_own(frame)), "?")
-            holder = f"{behind[0].text.removeprefix('[held by]')}, in {function}"
-            wait = f" {behind[-1].text}" if behind[-1].kind == "w" and behind[-1].raw else ""
-            held[name][holder] += ns
-            waits[name, holder][wait] += ns
-    most = report.stats.most_waiters
-    for name, ns in totals.most_common(limit):
-        at_once = f" (at most {counted(most[name], 'thread')} at once)" if most[name] else ""
-        if most[name] and ns > most[name] * (report.duration_ns or ns) * 1.01:
-            at_once = at_once.replace(")", ", for each of several)")
-        by = ""
-        for holder, _ in held[name].most_common(1):
-            [(wait, _)] = waits[name, holder].most_common(1)
-            others = ", and others" * (len(held[name]) > 1)
-            by = f", {100 * held[name].total() / max(1, ns):.0f} % of it held by {holder}{wait}{others}"
-        yield f"{ns / 1e9:.2f} s {name}{at_once}{by}"
+        own, behind = _split([report.frames[at] for at in reversed(stack.frames)])
+        if name := _wait_name(own):
+            totals[name] += ns
+            if behind:
+                holder, wait = _first_holder(behind)
+                holders[name][holder][wait] += ns
+            if behind or own[-1].raw in _FOR_THREADS:
+                shown.add(name)
+    for name in [name for name, _ in totals.most_common() if name in shown][:limit]:
+        ns = totals[name]
+        yield f"{ns / 1e9:.2f} s {name}{_at_once(report, name, ns)}{_held_by(holders[name], ns)}"
+
+
+def _at_once(report: Report, name: str, ns: int) -> str:
+    most = report.stats.most_waiters[name]
+    are_several = ns > _ROUNDING * most * (report.duration_ns or ns)  # several locks have this name
+    text = f" (at most {counted(most, 'thread')} at once{', for each of several' * are_several})"
+    return text if most else ""
+
+
+def _held_by(holders: _Holders, ns: int) -> str:
+    """Return the share of the time `ns` with a known holder, and the holder of most of this time."""
+    if not holders:
+        return ""
+    holder, waits = max(holders.items(), key=lambda item: item[1].total())
+    share = sum(each.total() for each in holders.values()) / max(1, ns)
+    others = ", and others" * (len(holders) > 1)
+    return f", {100 * share:.0f} % of it held by {holder}{max(waits, key=waits.__getitem__)}{others}"
+
+
+def _function(frames: Sequence[NamedFrame]) -> str | None:
+    """Return the innermost function that is no part of a library."""
+    return next((frame.text for frame in reversed(frames) if _is_own(frame)), None)
 
 
 def _is_own(frame: NamedFrame) -> bool:
     is_library = is_file(frame.module or "", C_LIBRARIES) or "/asyncio/" in (frame.file or "")
-    return frame.kind not in ("w", "k") and not is_library
+    return frame.kind not in ("w", "k") and frame.text not in NO_STACK and not is_library
 
 
 def wait_lines(report: Report, idle: Mapping[str, int], limit: int = 5) -> Iterator[str]:

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Stack, StopReason
 from sfsample.core.wait_kind import WaitKind
-from sfsample.modules.location import Location
-from sfsample.recording.blame import UNSEEN, Blame
+from sfsample.modules.location import UNSEEN, Location
+from sfsample.recording.blame import Blame
 from sfsample.recording.due_threads import SampledThread
 from sfsample.recording.sample import BEGINNING
 from sfsample.recording.wait_finder import FoundWait
