@@ -5,7 +5,7 @@ owner again.  If the owner has changed, the tick blames no thread.  An owner tha
 capture is not captured again.  The owner may be a thread of another process of this machine.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sfsample.core.snapshot import Capture
 from sfsample.modules.location import HELD_BY, ONE_OF_SEVERAL, UNSEEN, Location, WaitPlace
@@ -21,13 +21,18 @@ if TYPE_CHECKING:
 
 _MAX_HOPS = 8  # holders in one stack
 
-_Holder = tuple["ProcessSampler", SampledThread | None]  # None: one of several threads
+
+class _Holder(NamedTuple):
+    """The thread without which a waiter cannot go on."""
+
+    process: "ProcessSampler"
+    thread: SampledThread | None  # None: one of several threads
 
 
 class Blame:
     """Counts the threads of process `own` that wait for locks, pipes, ..., with the stacks of the holders.
 
-    `others` opens other processes, by pid; None: sfsample may not read that process.
+    `others` opens other processes, by pid; None: it has failed, and has counted the reason.
     """
 
     def __init__(
@@ -37,8 +42,12 @@ class Blame:
         self._waiters: dict[SampledThread, Capture | None] = {}
         self._holders: dict[tuple[object, ...], _Holder | None] = {}  # holders at the last tick, by lock
 
-    def takes(self, thread: SampledThread, capture: Capture | None = None) -> bool:
-        """Return True if the thread waits for a lock; `count` counts it.  `capture` None: it has not run."""
+    def postpone(self, thread: SampledThread, capture: Capture | None = None) -> bool:
+        """Let `count` count a thread that waits for a lock; False: it waits for none.
+
+        `capture`: the way in which it was captured; None: it has not run since its last capture.
+        """
+        self._waiters.pop(thread, None)  # a late capture, between two ticks, may have added the thread
         waits = thread.wait is not None and thread.wait.lock is not None
         if waits:
             self._waiters[thread] = capture
@@ -46,8 +55,8 @@ class Blame:
 
     def holders_ran(self) -> bool:
         """Return True if a holder in another process has run since the last call of `count`."""
-        holders = {found[1] for found in self._holders.values() if found and found[0] is not self._own}
-        return any(h is None or h.files.counters() != h.off_cpu_counters for h in holders)
+        holders = {h.thread for h in self._holders.values() if h and h.process is not self._own}
+        return any(t is None or t.files.counters() != t.off_cpu_counters for t in holders)
 
     def count(self) -> None:
         """Count the threads that wait, each with its chain of holders."""
@@ -93,27 +102,27 @@ class Blame:
         key = process, *lock
         if key not in self._holders:
             self._holders[key] = self._find_holder(process, thread.process_thread, wait)
-            if self._holders[key] is None:
-                self._recorder.stats.holders_changed += 1
         still_waits = thread.wait is not None and thread.wait.lock == lock  # the search may capture `thread`
         return self._holders[key] if still_waits else None
 
-    def _find_holder(self, process: "ProcessSampler", thread: Thread, wait: FoundWait) -> _Holder | None:
+    def _find_holder(self, process: "ProcessSampler", waiter: Thread, wait: FoundWait) -> _Holder | None:
         waits = process.waits
-        owner = waits.owner(thread, wait) if waits else None
+        owner = waits.owner(waiter, wait) if waits else None
         if waits is None or owner is None:
             return None
         pid, tid = owner
         other = process if pid == process.process.pid else self._others(pid)
         if other is None:
-            self._recorder.stats.holders_refused += 1
             return None
         only = next(iter(other.threads), 0) if len(other.threads) == 1 else 0
         holder = other.threads.get(tid or only)
         if holder is not None:
             other.look(holder)
         is_named = holder is not None or (not tid and len(other.threads) > 1)
-        return (other, holder) if is_named and waits.owner(thread, wait) == owner else None
+        if is_named and waits.owner(waiter, wait) == owner:
+            return _Holder(other, holder)
+        self._recorder.stats.holders_changed += 1
+        return None
 
 
 def _mark(text: str) -> Location:

@@ -227,7 +227,7 @@ class ProcessSampler:
         if counters is None:
             self._drop(thread)
         elif counters == thread.off_cpu_counters:
-            if self._blame is None or not self._blame.takes(thread):
+            if self._blame is None or not self._blame.postpone(thread):
                 self._recorder.count_idle([thread])
         elif self._wall and len(self._pending) >= _MAX_PENDING_STOPS:
             self._not_asked.add(thread)
@@ -322,7 +322,7 @@ class ProcessSampler:
             return
         if self._options.tasks:
             self._look_at_tasks(thread, captured)
-        if self._blame is not None and self._blame.takes(thread, captured.snapshot.capture):
+        if self._blame is not None and self._blame.postpone(thread, captured.snapshot.capture):
             return
         if captured.reading is None and state.counts_as_cpu:
             recorder.count(thread, captured.snapshot.capture, recorder.now)

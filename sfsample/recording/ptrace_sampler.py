@@ -13,7 +13,7 @@ from math import inf
 
 from sfsample.core.checkpoint import PENDING_STOPS, OutOfTime
 from sfsample.core.python_view import PythonView
-from sfsample.errors import TargetError
+from sfsample.errors import NoSuchProcess, TargetError
 from sfsample.process.capture import ThreadCapturer
 from sfsample.process.facts.descriptors import KeptPeers
 from sfsample.process.had_cpu import OwnRun, WakeUp
@@ -39,7 +39,7 @@ _REFRESH_S = 1.0  # shortest time in s between two checks for a library replaced
 _REFRESHED_PER_S = 10  # processes that are checked in a second
 _LATENESS_S = 1.0  # seconds between two messages about missed ticks
 _REAL_TIME_SHARE = 0.2  # share of one CPU that sfsample may use at real-time priority
-_MAX_HOLDERS = 32  # open processes that hold up recorded ones
+_MAX_HOLDERS = 32  # processes that are not recorded, and are open because they hold up recorded ones
 _OPEN_FIRST_S, _OPEN_LATER_S = 1.0, 0.05  # seconds to open descendants: before the first tick, at each tick
 
 
@@ -68,7 +68,8 @@ class PtraceSampler:
         self._reported_at = float("-inf")
         self._own_run = OwnRun()
         self._names = Symbolizer()  # source of the names of functions in C libraries
-        self._holders: dict[int, ProcessSampler] = {}  # of processes that are not recorded, by pid
+        # processes that are not recorded, by pid; each with the tick of its last visit, the oldest first
+        self._holders: dict[int, tuple[ProcessSampler, int]] = {}
         self._peers, self._images = KeptPeers(), recording.images or ImageCache()
         self._began = start
         self._start = self._refresh_at = self._cpu_at_start = 0.0
@@ -99,22 +100,37 @@ class PtraceSampler:
         )  # fmt: skip
 
     def _holder(self, pid: int) -> ProcessSampler | None:
-        """Return the sampler of a process that holds up another one; None: sfsample may not read it."""
+        """Return the sampler of a process that holds up another one; None: it has ended, or is refused."""
         if recorded := [sampler for sampler in self._samplers if sampler.process.pid == pid]:
             return recorded[0]
+        stats, tick = self.profile.stats, self._last_tick
         try:
-            if pid not in self._holders:
-                options = replace(self._options, stop=False)  # the user has not named that process
-                profile = Profile(self._options.rate)  # its counts are not used
-                profile.roots = self.profile.roots  # with these, generated code is named
-                beside = self._recording._replace(options=options, profile=profile)
-                process = LiveProcess(pid, attach=False, image_cache=self._images)
-                self._holders[pid] = self._sampler_of(process, beside)
-            if len(self._holders) > _MAX_HOLDERS or not self._holders[pid].visit(self._last_tick):
-                self._holders.pop(pid).process.close()
+            holder = self._holders.pop(pid)[0] if pid in self._holders else self._open_holder(pid)
+            self._holders[pid] = holder, tick.number
+            if holder.visit(tick):
+                return holder
+            self._holders.pop(pid)
+            holder.process.close()
+            stats.holders_changed += 1
+        except NoSuchProcess:
+            stats.holders_changed += 1
         except TargetError:
-            return None
-        return self._holders.get(pid)
+            stats.holders_refused += 1
+        return None
+
+    def _open_holder(self, pid: int) -> ProcessSampler:
+        """Open a process that is not recorded.  Raises TargetError, also if this tick needs too many."""
+        if len(self._holders) >= _MAX_HOLDERS:
+            oldest, (holder, visited) = next(iter(self._holders.items()))
+            if visited == self._last_tick.number:  # `Blame` uses it at this tick
+                raise TargetError(pid, "too many processes hold up the recorded ones")
+            del self._holders[oldest]
+            holder.process.close()
+        options = replace(self._options, stop=False)  # the user has not named that process
+        profile = Profile(self._options.rate)  # its counts are not used
+        profile.roots = self.profile.roots  # with these, generated code is named
+        beside = self._recording._replace(options=options, profile=profile)
+        return self._sampler_of(LiveProcess(pid, attach=False, image_cache=self._images), beside)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
         """Sample until the duration is over, `should_stop` returns True, or no named process is left.
@@ -141,7 +157,7 @@ class PtraceSampler:
                     self.profile.spread_cpu_time(set().union(*(one.living for one in self._samplers)))
         finally:
             self._own_run.close()
-            for holder in self._holders.values():
+            for holder, _ in self._holders.values():
                 holder.process.close()
             stats.lacks_priority = not REAL_TIME_PRIORITY.is_allowed
             stats.count_cost(self._cpu_at_start)

@@ -7,7 +7,7 @@ outermost wait.  A wait further inside belongs to the thread that holds the lock
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 
 from sfsample.core.quantities import counted, listed
 from sfsample.core.wait_kind import WaitClass
@@ -109,55 +109,41 @@ _Holders = defaultdict[str, Counter[str]]  # ns by holder, and by the wait of th
 
 
 def lock_name(frames: Sequence[NamedFrame]) -> str | None:
-    """Return the name of what a thread waits for, as in the table; None: it waits for no other thread.
+    """Return the name of what a thread waits for, as in the table; None: the table leaves out the wait.
 
-    `frames` begins with the outermost frame.
+    `frames` begins with the outermost frame.  Without a name, the function that waits is part of the answer.
     """
-    own, _ = _split(frames)
-    return _wait_name(own) if own and own[-1].raw in _FOR_THREADS else None
-
-
-def _split(frames: Sequence[NamedFrame]) -> tuple[Sequence[NamedFrame], Sequence[NamedFrame]]:
-    """Return the frames of a thread up to its wait, and those of the holders (`--blame`)."""
-    end = next((at for at, frame in enumerate(frames, 1) if frame.kind == "w"), len(frames))
-    return frames[:end], frames[end:]
-
-
-def _wait_name(own: Sequence[NamedFrame]) -> str | None:
-    """Return the name of a wait; if it has no name, add the function that waits.  None: no wait, or idle."""
-    if not own or own[-1].kind != "w" or own[-1].found == "idle":
+    at = next((at for at, frame in enumerate(frames) if frame.kind == "w"), None)
+    if at is None or frames[at].found == "idle":
         return None
-    text = own[-1].text
-    return f"{text} in {_function(own) or '?'}" if _NAMELESS.fullmatch(text) else text
+    text, has_holder = frames[at].text, len(frames) > at + 1
+    name = f"{text} in {_function(frames[:at]) or '?'}" if _NAMELESS.fullmatch(text) else text
+    return name if has_holder or frames[at].raw in _FOR_THREADS else None
+
+
+def lock_lines(report: Report, limit: int) -> Iterator[str]:
+    """Yield a line for each wait for threads, and for other waits with a known holder, the longest first."""
+    totals, holders = Counter[str](), defaultdict[str, _Holders](lambda: defaultdict(Counter))
+    for stack, ns in zip(report.stacks, report.column(WALL), strict=True):
+        frames = [report.frames[at] for at in reversed(stack.frames)]
+        if name := lock_name(frames):
+            totals[name] += ns
+            if behind := [*dropwhile(lambda frame: frame.kind != "w", frames)][1:]:
+                holder, wait = _first_holder(behind)
+                holders[name][holder][wait] += ns
+    for name, ns in totals.most_common(limit):
+        yield f"{ns / 1e9:.2f} s {name}{_at_once(report, name, ns)}{_held_by(holders[name], ns)}"
 
 
 def _first_holder(frames: Sequence[NamedFrame]) -> tuple[str, str]:
-    """Return the first holder with its function ("writer, in flush"), and " " with its own wait, or "".
+    """Return the first holder with its function ("writer, in flush"), and its own wait (" [sleep]" or "").
 
-    `frames` begins with the mark of the holder; behind the next mark are other holders.
+    `frames` begins with the mark of the holder.  The next mark begins the frames of another holder.
     """
     own = [*takewhile(lambda frame: not frame.text.startswith(HELD_BY), frames[1:])]
     has_wait = own and (own[-1].kind == "w" or own[-1].text in NO_STACK)
     where = f", in {function}" if (function := _function(own)) else ""
     return f"{frames[0].text.removeprefix(HELD_BY)}{where}", f" {own[-1].text}" if has_wait else ""
-
-
-def lock_lines(report: Report, limit: int) -> Iterator[str]:
-    """Yield a line for each wait for threads, and for each other wait with a holder, the longest first."""
-    totals, shown = Counter[str](), set[str]()
-    holders = defaultdict[str, _Holders](lambda: defaultdict(Counter))
-    for stack, ns in zip(report.stacks, report.column(WALL), strict=True):
-        own, behind = _split([report.frames[at] for at in reversed(stack.frames)])
-        if name := _wait_name(own):
-            totals[name] += ns
-            if behind:
-                holder, wait = _first_holder(behind)
-                holders[name][holder][wait] += ns
-            if behind or own[-1].raw in _FOR_THREADS:
-                shown.add(name)
-    for name in [name for name, _ in totals.most_common() if name in shown][:limit]:
-        ns = totals[name]
-        yield f"{ns / 1e9:.2f} s {name}{_at_once(report, name, ns)}{_held_by(holders[name], ns)}"
 
 
 def _at_once(report: Report, name: str, ns: int) -> str:

@@ -184,4 +184,4 @@ def test_pipes_and_sockets_are_in_the_table_if_a_holder_is_known() -> None:
     report = made(
         ("a", [FLUSH, HELD, pipe, MAIN], 30), ("b", [pipe, MAIN], 10), ("c", [port, MAIN], 70)
     )  # fmt: skip
-    assert [*lock_lines(report, 5)] == ["0.40 s [read: pipe] in main, 75 % of it held by writer, in flush"]
+    assert [*lock_lines(report, 5)] == ["0.30 s [read: pipe] in main, 100 % of it held by writer, in flush"]
