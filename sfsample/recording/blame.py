@@ -1,10 +1,12 @@
 """Adds the stack of the holder to the stacks of the threads that wait for a lock, a pipe, ... (`--blame`).
 
-At the end of a tick, sfsample reads the owner of each lock, captures the stack of the owner, and reads the
-owner again.  If the owner has changed, the tick blames no thread.  An owner that has not run since its last
-capture is not captured again.  The owner may be a thread of another process of this machine.
+The holder is the thread that has to act: the owner of a lock, or a thread of another process of this machine.
+At the end of a tick, sfsample finds the holder of each resource, captures its stack, and finds the holder
+again.  If the holder has changed, the tick blames no thread.  A holder that has not run since its last
+capture is not captured again.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from sfsample.core.snapshot import Capture
@@ -15,8 +17,6 @@ from sfsample.recording.recorder import Recorder
 from sfsample.recording.wait_finder import FoundWait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sfsample.recording.process_sampler import ProcessSampler
 
 _MAX_HOPS = 8  # holders in one stack
@@ -36,19 +36,16 @@ class Blame:
     """
 
     def __init__(
-        self, recorder: Recorder, own: "ProcessSampler", others: "Callable[[int], ProcessSampler | None]"
+        self, recorder: Recorder, own: "ProcessSampler", others: Callable[[int], "ProcessSampler | None"]
     ) -> None:
         self._recorder, self._own, self._others = recorder, own, others
         self._waiters: dict[SampledThread, Capture | None] = {}
-        self._holders: dict[tuple[object, ...], _Holder | None] = {}  # holders at the last tick, by lock
+        self._holders: dict[tuple[object, ...], _Holder | None] = {}  # holders at the last tick, by resource
 
     def postpone(self, thread: SampledThread, capture: Capture | None = None) -> bool:
-        """Let `count` count a thread that waits for a lock; False: it waits for none.
-
-        `capture`: the way in which it was captured; None: it has not run since its last capture.
-        """
+        """Let `count` count a thread that may have a holder; False: it has none.  `capture` None: no new one."""
         self._waiters.pop(thread, None)  # a late capture, between two ticks, may have added the thread
-        waits = thread.wait is not None and thread.wait.lock is not None
+        waits = thread.wait is not None and thread.wait.resource is not None
         if waits:
             self._waiters[thread] = capture
         return waits
@@ -96,21 +93,21 @@ class Blame:
 
     def _holder(self, process: "ProcessSampler", thread: SampledThread) -> _Holder | None:
         wait = thread.wait
-        lock = wait.lock if wait else None
-        if wait is None or lock is None:
+        resource = wait.resource if wait else None
+        if wait is None or resource is None:
             return None
-        key = process, *lock
+        key = process, *resource
         if key not in self._holders:
             self._holders[key] = self._find_holder(process, thread.process_thread, wait)
-        still_waits = thread.wait is not None and thread.wait.lock == lock  # the search may capture `thread`
+        still_waits = thread.wait and thread.wait.resource == resource  # the search may capture `thread`
         return self._holders[key] if still_waits else None
 
     def _find_holder(self, process: "ProcessSampler", waiter: Thread, wait: FoundWait) -> _Holder | None:
         waits = process.waits
-        owner = waits.owner(waiter, wait) if waits else None
-        if waits is None or owner is None:
+        found = waits.holder(waiter, wait) if waits else None
+        if waits is None or found is None:
             return None
-        pid, tid = owner
+        pid, tid = found
         other = process if pid == process.process.pid else self._others(pid)
         if other is None:
             return None
@@ -119,7 +116,7 @@ class Blame:
         if holder is not None:
             other.look(holder)
         is_named = holder is not None or (not tid and len(other.threads) > 1)
-        if is_named and waits.owner(waiter, wait) == owner:
+        if is_named and waits.holder(waiter, wait) == found:
             return _Holder(other, holder)
         self._recorder.stats.holders_changed += 1
         return None

@@ -46,17 +46,10 @@ class ProcessSampler:
     """
 
     def __init__(
-        self,
-        process: LiveProcess,
-        capturer: ThreadCapturer,
-        recording: Recording,
-        random: Callable[[], float],
-        *,
-        named: bool,
-        since: TickTime,
-        waits: WaitFinder | None = None,
+        self, process: LiveProcess, capturer: ThreadCapturer, recording: Recording,
+        random: Callable[[], float], *, named: bool, since: TickTime, waits: WaitFinder | None = None,
         others: "Callable[[int], ProcessSampler | None]" = lambda _: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.process, self.name = process, process.name
         self._capturer = capturer
         options, profile = recording.options, recording.profile
@@ -88,8 +81,6 @@ class ProcessSampler:
         """The threads that lived at the last tick."""
         key, threads = self._recorder.process_key, self.threads.values()
         return {ThreadKey(key, thread.tid, thread.start_time) for thread in threads}
-
-    # -- one tick
 
     def tick(
         self, now: TickTime, woken: WakeUp, *, spread: int, refresh: bool, go_on: Callable[[], bool]
@@ -215,8 +206,6 @@ class ProcessSampler:
         self._recorder.end_wait(thread)
         thread.gone = True
         self.threads.pop(thread.tid, None)
-
-    # -- one thread
 
     def _take_turn(self, thread: SampledThread, woken: WakeUp) -> None:
         if thread in self._pending:
@@ -371,8 +360,6 @@ class ProcessSampler:
         while self._pending and (left_ns := deadline_ns - time.perf_counter_ns()) > 0:
             await_stop(left_ns / 1e9)
             self.collect()
-
-    # -- the end
 
     def finish(self) -> None:
         """Count the ticks since the last sample of each thread, and the CPU time of the process."""

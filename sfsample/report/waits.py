@@ -45,9 +45,6 @@ def by_wait(report: Report) -> Report:
     return rebuild(report, with_class)
 
 
-# -- idle threads
-
-
 # process, name of the thread with `*` for the digits at its end, and outermost function
 _Group = tuple[str, str, str]
 
@@ -76,9 +73,8 @@ def _groups(report: Report) -> dict[int, _Group]:
     """Return the group of each thread, by its index."""
     found: dict[int, _Group] = {}
     for stack in sorted(report.stacks, key=lambda stack: stack.weights[0]):  # the widest stack comes last
-        thread, frames = report.threads[stack.thread], [report.frames[at] for at in reversed(stack.frames)]
-        first = next((frame.text for frame in frames if _is_own(frame)), "")
-        found[stack.thread] = thread.process, re.sub(r"\d+$", "*", thread.name), first
+        thread, first = report.threads[stack.thread], _function([report.frames[at] for at in stack.frames])
+        found[stack.thread] = thread.process, re.sub(r"\d+$", "*", thread.name), first or ""
     return found
 
 
@@ -102,8 +98,6 @@ def _pools(report: Report, groups: Mapping[int, _Group]) -> set[tuple[_Group, tu
 def _texts(frames: Sequence[NamedFrame]) -> tuple[str, ...]:
     return tuple(frame.text for frame in frames)
 
-
-# -- the table of waits
 
 _Holders = defaultdict[str, Counter[str]]  # ns by holder, and by the wait of this holder
 
@@ -164,7 +158,7 @@ def _held_by(holders: _Holders, ns: int) -> str:
 
 
 def _function(frames: Sequence[NamedFrame]) -> str | None:
-    """Return the innermost function that is no part of a library."""
+    """Return the last function that is no part of a library."""
     return next((frame.text for frame in reversed(frames) if _is_own(frame)), None)
 
 

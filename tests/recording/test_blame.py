@@ -54,7 +54,7 @@ class FakeProcess:
         self._unseen, self._running = unseen, running
         self.waits = self
 
-    def owner(self, _waiter, found):
+    def holder(self, _waiter, found):
         tid = found.wait.tid
         known = self._answers.get(tid)
         actor = known.pop(0) if known else tid
