@@ -132,8 +132,8 @@ class Stats:
         self.cpu_sampled_ns = 0  # CPU time that samples stand for, including those that --gil leaves out
         self.threads = 0  # threads that have samples
         self.brief_waits = 0  # samples left out, because the wait was shorter than --min-wait
-        self.holders_refused = 0  # times that a lock's holder was in a process that sfsample may not read
-        self.holders_changed = 0  # times that --blame found no holder of a lock, or saw the holder change
+        self.holders_refused = 0  # times that sfsample did not read the process of the holder
+        self.holders_changed = 0  # times that the holder was another one, or had ended, after the look at it
         self.why_idle: tuple[str, str] | None = None  # reason why no thread could run, and a remedy
         self.subprocesses = Subprocesses()
         self.module_paths: list[tuple[str, bool]] = []  # path of each module, and whether it has SFrame
