@@ -1,6 +1,6 @@
 """Steps from code with known bytes: first functions of stacks, linkage stubs, signal trampolines.
 
-No unwind table describes such code, or tables are wrong there.  A pattern quotes instructions, in
+No unwind table describes such code, or the table is wrong.  A pattern quotes instructions, in
 the notation of `_pattern`.  Nothing is disassembled, so code that no pattern quotes stays unknown.
 
 Sources, first functions: glibc sysdeps/unix/sysv/linux/x86_64/{clone,clone3,__start_context}.S,
@@ -115,7 +115,7 @@ _AROUND_CLONE_S390X = _AROUND_CLONE3_S390X._replace(  # row for clone, which has
 )
 
 _AMD64_ANYWHERE = (
-    # glibc __start_context, to which the function of makecontext(3) returns (its table is wrong):
+    # glibc __start_context, to which the function of makecontext(3) returns (glibc's table is wrong):
     # mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je; call setcontext; mov %rax,%rdi; call exit
     _pattern(
         "<(f3 0f 1e fa)? '48 89 dc 48 8b 3c 24' 48 85 ff 74 .. e8 .. .. .. .. 48 89 c7 e8 .. .. .. ..>",
