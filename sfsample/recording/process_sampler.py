@@ -46,17 +46,10 @@ class ProcessSampler:
     """
 
     def __init__(
-        self,
-        process: LiveProcess,
-        capturer: ThreadCapturer,
-        recording: Recording,
-        random: Callable[[], float],
-        *,
-        named: bool,
-        since: TickTime,
-        waits: WaitFinder | None = None,
+        self, process: LiveProcess, capturer: ThreadCapturer, recording: Recording,
+        random: Callable[[], float], *, named: bool, since: TickTime, waits: WaitFinder | None = None,
         others: "Callable[[int], ProcessSampler | None]" = lambda _: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.process, self.name = process, process.name
         self._capturer = capturer
         options, profile = recording.options, recording.profile
@@ -221,7 +214,7 @@ class ProcessSampler:
         if counters is None:
             self._drop(thread)
         elif counters == thread.off_cpu_counters:
-            if self._blame is None or not self._blame.takes(thread):
+            if self._blame is None or not self._blame.postpone(thread):
                 self._recorder.count_idle([thread])
         elif self._wall and len(self._pending) >= _MAX_PENDING_STOPS:
             self._not_asked.add(thread)
@@ -316,7 +309,7 @@ class ProcessSampler:
             return
         if self._options.tasks:
             self._look_at_tasks(thread, captured)
-        if self._blame is not None and self._blame.takes(thread, captured.snapshot.capture):
+        if self._blame is not None and self._blame.postpone(thread, captured.snapshot.capture):
             return
         if captured.reading is None and state.counts_as_cpu:
             recorder.count(thread, captured.snapshot.capture, recorder.now)

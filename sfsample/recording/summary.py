@@ -6,10 +6,9 @@ from math import sqrt
 from sfsample.core.quantities import brief_time, counted
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Found, StopReason
-from sfsample.recording.stats import Stats
+from sfsample.recording.stats import Stats, is_low
 
 _MAX_LINES = 5  # lines of one kind, unless verbose
-_LOW_COVERAGE = 0.9  # share of the CPU time; a lower coverage is printed first
 _MANY_LATE = 0.1  # share of the ticks; if sfsample missed more, a line names a permission that helps
 _CHANCE = 2  # standard deviations of the count of samples by timers of CPUs
 _HIGH_COST = 0.03  # share of one CPU; with a higher cost, the summary names the flag that limits the cost
@@ -115,7 +114,8 @@ def no_sample_lines(stats: Stats) -> Iterator[str]:
 
 def _is_low(stats: Stats) -> bool:
     """Return True if the coverage is low, and not by chance."""
-    return stats.samples > 0 and any(_coverage(stats)) and (stats.coverage or 0.0) < _LOW_COVERAGE
+    is_notable, shown_ns = any(_coverage(stats)), stats.samples * 1e9 / stats.rate_hz
+    return shown_ns > 0 and is_notable and is_low(stats.coverage, stats.cpu_charged_ns, shown_ns)
 
 
 def _coverage(stats: Stats) -> Iterator[str]:

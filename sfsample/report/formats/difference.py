@@ -7,7 +7,8 @@ from typing import Any
 
 from sfsample.core.local_time import local, zone
 from sfsample.core.quantities import counted, listed
-from sfsample.report.caption import MIN_COVERAGE, duration, losses
+from sfsample.recording.stats import MIN_COVERAGE
+from sfsample.report.caption import duration, losses
 from sfsample.report.difference import NOISE, Change, Difference, Side, comparison_name
 from sfsample.report.formats.html import page, page_data
 from sfsample.report.json_text import json_text
