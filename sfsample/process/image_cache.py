@@ -1,9 +1,9 @@
-"""Shares ELF files, unwind tables and root directories among processes, so that sfsample opens each once.
+"""Shares ELF files, unwind tables and root directories among processes, so that none is opened twice.
 
 Two files are the same if their device, inode, time of the last change and size are the same.  Only the kernel
 sets these values, while any program can make a file with the same build-id or path.  Processes share tables
 only if their root directory is also the same, because sfsample looks there for debug files.  The cache drops
-the least recently used entries; processes keep references to the images that they still use.
+the least recently used entries; processes keep references to the images in use.
 
 Invariant: no process can put its file or its debug file in the place of another process's file
 (tests/process/test_image_cache.py).
@@ -34,7 +34,7 @@ class ImageCache:
         self._roots = _Entries[tuple[object, ...], Root]()
 
     def begin_slice(self) -> None:
-        """Drop what the last slice did not use: a deleted file must not keep its space on the disk."""
+        """Drop the entries that the last slice did not use: an open deleted file still uses disk space."""
         for entries in (self._images, self._tables, self._roots):
             entries.drop_unused()
 
@@ -65,10 +65,10 @@ class _Entries(Generic[_K, _V]):
 
     def __init__(self) -> None:
         self._used: dict[_K, _V] = {}  # entries that this slice has used
-        self._earlier: dict[_K, _V] = {}  # other entries of the last slice
+        self._earlier: dict[_K, _V] = {}  # entries of the last slice that this slice has not used
 
     def get(self, key: _K, make: Callable[[], _V]) -> _V:
-        """Return the entry; make it if it is missing, and drop the least recently used entry if too many."""
+        """Return an entry; make a missing entry, and drop the least recently used entry of a full cache."""
         value = self._used.pop(key, None) or self._earlier.pop(key, None) or make()
         if len(self._used) >= _MAX_ENTRIES:
             del self._used[next(iter(self._used))]

@@ -46,10 +46,7 @@ class LiveProcess:
         self, pid: int, stack_bytes: int = DEFAULT_STACK_BYTES, *,
         attach: bool = True, image_cache: ImageCache | None = None,
     ) -> None:  # fmt: skip
-        """Open the process.
-
-        `attach` False: do not check the permission to trace.  Processes may share `image_cache`.
-        """
+        """Open the process; `attach` False: do not check the permission to trace."""
         images = image_cache or ImageCache()
         if pid == os.getpid():
             raise UnsupportedTarget(
@@ -157,7 +154,7 @@ class LiveProcess:
         return restarts(self.proc, asleep)
 
     def read(self, thread: Thread) -> SleepingThread | None:
-        """Read one thread without stopping it; None: it does not sleep, has ended, or may not be read."""
+        """Read one thread without a stop; None: the thread is awake, has ended, or may not be read."""
         return read_sleeping_thread(self.running_capture.tracer.reader.arch, self.copy, thread)
 
     def capture(
@@ -212,9 +209,8 @@ class LiveProcess:
 def _root_of(proc: ProcFs, images: ImageCache) -> ProcessRoot:
     """Return the root directory, pid and user id of a process as the process itself sees them.
 
-    With these, sfsample finds debug files and perf maps even after the process has ended.  If sfsample may
-    not open the root directory of the process, it searches its own root directory.  Source: proc(5): `Uid`
-    (the second number is the effective id), `NSpid` (the last number is the id in the innermost namespace).
+    By these values sfsample finds debug files and perf maps even after the end of the process.  Source:
+    proc(5): `Uid` (second number: effective id), `NSpid` (last number: id in the innermost namespace).
     """
     status = proc.status()
     pid = int((status.get("NSpid") or str(proc.pid)).split()[-1])

@@ -68,7 +68,7 @@ def set_aside(pid: int, os_thread: int) -> None:
     if stat := stat_of(pid):
         stats = {tid: stat_of(f"{pid}/task/{tid}") for tid in os.listdir(f"/proc/{pid}/task")}
         stopped = ", ".join(tid for tid, thread in stats.items() if thread and thread.state == "t")
-        held = f" (until it does, thread {stopped} stays stopped)" if stopped else ""
+        held = f" (thread {stopped} stays stopped until the call returns)" if stopped else ""
         _aside[pid, stat.starttime] = _Aside(os_thread, time.monotonic() + _DELAY_S, held)
 
 

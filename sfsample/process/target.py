@@ -12,7 +12,7 @@ class Target:
     all: bool = False  # with `name`: every process that matches
     unit: str | None = None  # name of a systemd unit
     cgroup: str | None = None
-    container: str | None = None  # id of a container, or the beginning of it
-    pod: str | None = None  # uid of a pod, or the beginning of it
+    container: str | None = None  # id of a container, or the beginning of the id
+    pod: str | None = None  # uid of a pod, or the beginning of the uid
     user: str | None = None
-    busiest: int | None = None  # how many processes, those with the most CPU time
+    busiest: int | None = None  # number of processes: those that use the most CPU time

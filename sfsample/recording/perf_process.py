@@ -87,7 +87,7 @@ class PerfProcess:
         if self._maps_readable:
             self._maps_read_ns, self.maps_stale = now_ns, False
             for mapping in modules.mappings:
-                if mapping.path == "[vdso]":  # has no file, and its memory is gone after the process's end
+                if mapping.path == "[vdso]":  # the vDSO has no file, and its memory ends with the process
                     modules.find(mapping.start)
 
     @property
@@ -113,7 +113,7 @@ class PerfProcess:
         mapped_at = {(record.start, record.end): record.at_ns
                      for record in records if isinstance(record, Mapped)}  # fmt: skip
         for position, record in enumerate(records):
-            # The lost records may have been mappings of code.
+            # Lost records may have been mappings of code.
             is_change = isinstance(record, (Mapped, Lost)) or (isinstance(record, Named) and record.program)
             changed = is_change and record.at_ns > self._maps_read_ns
             self.maps_stale |= changed
@@ -152,7 +152,7 @@ class PerfProcess:
         if _goes_through(captured.stack, mapped):
             recorder.count_failed(thread, _REPLACED)
             return
-        # The maps may be stale: the kernel does not record moved code (mremap), and a file may have lacked.
+        # The maps may be stale: the kernel does not record moved code (mremap), or a file was missing.
         self.maps_stale |= captured.stack.stop_reason is not StopReason.OUTERMOST or None in captured.modules
         self._note_stack_use(sample, captured.stack)
         recorder.see(thread, captured)

@@ -57,8 +57,6 @@ class Recorder:
         self._charged_ns = 0  # CPU time of the process's threads
         self._cpu_ns = 0  # CPU time of the process during this recording
 
-    # -- CPU time
-
     def charge(self, thread: SampledThread, counters: bytes | None) -> int:
         """Note the CPU time of a thread since the last call; return it in ns."""
         ran = ran_ns(counters)
@@ -79,7 +77,7 @@ class Recorder:
         return cpu_ns is not None
 
     def charge_process(self, at_least_ns: int = 0) -> None:
-        """Charge the CPU time of the process, including that of threads that ended before they were seen."""
+        """Charge the CPU time of the process, including threads that ended before sfsample saw them."""
         unseen_ns = max(0, max(self._cpu_ns, at_least_ns) - self._charged_ns)
         self.stats.cpu_charged_ns += unseen_ns
         self._charged_ns += unseen_ns
@@ -127,7 +125,7 @@ class Recorder:
             thread.wait = None
 
     def _locate(self, captured: CapturedStack, last: Located) -> tuple[Location, ...]:
-        """Return the locations of the frames; unchanged frames have those of the last sample."""
+        """Return the locations of the frames; unchanged frames keep the locations of the last sample."""
         frames, known = captured.stack.frames, self._locations
         if None in captured.modules and not self._late and self._perf_map_read != self.now.number:
             self._perf_map_read = self.now.number
@@ -165,7 +163,7 @@ class Recorder:
             self._locations.clear()
 
     def count_idle(self, threads: Iterable[SampledThread]) -> None:
-        """Note that threads have not run since their last capture; their stacks are counted now or later."""
+        """Note that threads have not run since their last capture; count their stacks now or later."""
         now, prompt = self.now, self._profile.prompt
         for thread in threads:
             if thread.last_stack is None:
@@ -201,7 +199,7 @@ class Recorder:
         """Count the stack that `see` kept, for all ticks since the last sample of the thread.
 
         If `ran` is False, the thread slept, and its CPU time is kept for a sample in which the thread runs.
-        Otherwise most CPU time of a thread that works in bursts would count for the call in which it sleeps.
+        So the CPU time of a thread that works in bursts does not count for the call in which it sleeps.
         """
         assert thread.last_stack is not None  # noqa: S101 - our own invariant
         stack, places = thread.last_stack
@@ -226,7 +224,7 @@ class Recorder:
             self.count_tasks(thread, capture, until)
 
     def count_tasks(self, thread: SampledThread, capture: Capture, until: TickTime) -> None:
-        """Count each suspended task like a thread, for the time since its thread's tasks were counted."""
+        """Count each suspended task like a thread, for the time since the last count of these tasks."""
         key = ThreadKey(self.process_key, thread.tid, thread.start_time)
         since, thread.tasks_counted = thread.tasks_counted, until
         times, wall_ns = max(1, until.number - since.number), until.at_ns - since.at_ns
@@ -237,8 +235,6 @@ class Recorder:
                 at_ns=until.at_ns, wall_ns=round(wall_ns * number), cpu_ns=0, times=round(times * number),
             )  # fmt: skip
             self._profile.add(sample)
-
-    # -- ticks without a sample
 
     def skip(self, thread: SampledThread) -> None:
         """Count nothing for the ticks and the time since the last sample of a thread."""

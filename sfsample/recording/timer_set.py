@@ -1,7 +1,4 @@
-"""Sets the kernel's timers, and chooses their kind (of threads or of CPUs) and the size of stack copies.
-
-`process/perf_events.py` describes the two kinds of timers.
-"""
+"""Sets the kernel's timers, and chooses their kind (process/perf_events.py) and the size of stack copies."""
 
 import logging
 from collections.abc import Callable, Collection
@@ -75,8 +72,6 @@ class TimerSet:
             events.close()
             raise
         return events
-
-    # -- the choice of other timers
 
     def fit_stack_bytes(self, use: StackUse) -> bool:
         """Choose the size of the copies; return True if it has changed, so that new timers are needed.

@@ -1,6 +1,6 @@
-"""Names the frame of a wait.  A wait has the same name for months, and there are few names.
+"""Names the frame of a wait.  Equal waits have the same name for months, so a history has few names.
 
-The name has the kind of the wait and its lasting object: the service of a socket, the directory of a file.
+The name has the kind of the wait and a lasting object: the service of a socket, the directory of a file.
 Addresses, descriptors, pids and counts would make new names in a history: only `details` adds them.
 
 This module also decides which threads are idle, that is, wait for work.  A recording folds idle threads.
@@ -26,7 +26,7 @@ _PLAIN = {*_TEXTS, WaitKind.MUTEX, WaitKind.READ_LOCK, WaitKind.WRITE_LOCK, Wait
           WaitKind.BARRIER, WaitKind.FUTEX, WaitKind.SLEEP, WaitKind.SIGNAL, WaitKind.CHILD,
           WaitKind.STOPPED, WaitKind.OPEN_FIFO}  # fmt: skip
 _IDLE = (WaitKind.SLEEP, WaitKind.ACCEPT, WaitKind.EVENTS, WaitKind.QUEUE)
-# (start of a goroutine's state, class of its wait); the first that fits counts
+# (start of a goroutine's state, class of its wait); the first match counts
 _STATES = (("sync.Mutex.", WaitClass.LOCK), ("sync.RWMutex.", WaitClass.LOCK), ("sync.", WaitClass.CONDITION),
            ("chan ", WaitClass.CONDITION), ("select", WaitClass.CONDITION), ("sleep", WaitClass.SLEEP),
            ("runnable", WaitClass.CPU), ("preempted", WaitClass.CPU), ("", WaitClass.OTHER))  # fmt: skip
@@ -37,7 +37,7 @@ _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 
 
 def wait_place(thread: WaitingThread, wait: Wait | None, *, details: bool) -> WaitPlace:
-    """Return the frame for the wait of a thread; `wait` is None if its kind is unknown."""
+    """Return the frame for the wait of a thread; `wait` is None if the kind of the wait is unknown."""
     text, category = _text_and_class(thread, wait)
     if details:
         text = _detailed(thread, wait, text)
@@ -54,7 +54,7 @@ def _is_idle(thread: WaitingThread, wait: Wait) -> bool:
 def _text_and_class(thread: WaitingThread, wait: Wait | None) -> tuple[str, WaitClass]:
     call = thread.call
     if thread.gil is not None and sleeps_on_gil(thread.gil, call):
-        return "GIL", WaitClass.GIL  # a thread that has just got the GIL counts too
+        return "GIL", WaitClass.GIL  # also for a thread that has just got the GIL
     if wait is not None and thread.facts.wait is not None and wait.kind is thread.facts.wait.kind:
         what, is_lock = _ADDRESS.sub("", thread.facts.wait.what), CLASS_OF[wait.kind] is WaitClass.LOCK
         return what if is_lock else f"{wait.kind}: {what}", CLASS_OF[wait.kind]
@@ -103,7 +103,7 @@ def object_of(descriptor: Descriptor) -> tuple[str, WaitClass]:
 
 
 def goroutine_place(state: str, descriptor: Descriptor | None) -> WaitPlace:
-    """Return the frame of a parked goroutine; `descriptor`: the only one that it waits for."""
+    """Return the frame of a parked goroutine; `descriptor`: the only descriptor of the wait."""
     if descriptor is not None:
         what, category = object_of(descriptor)
         return WaitPlace(f"{state}: {what}", category)

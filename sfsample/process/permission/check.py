@@ -22,7 +22,7 @@ _IDENT_BYTES = 20  # length of an ELF header up to the end of e_machine
 
 
 def check(proc: ProcFs) -> Arch:
-    """Return the architecture of a process.  Raises a TargetError that says why sfsample cannot sample it."""
+    """Return the architecture of a process.  Raises TargetError if sfsample cannot sample the process."""
     pid = proc.pid
     _check_proc_mount(pid)
     stat = proc.stat()

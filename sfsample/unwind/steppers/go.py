@@ -2,7 +2,7 @@
 
 The table states the depth of the frame at every pc, in prologues and epilogues too.  A function of Go
 preserves only the frame pointer for its caller.  For functions that switch stacks, the depth is not enough.
-sfsample knows their names, which are the same from Go 1.19 to 1.27.  The row of such a function has a version
+The names of these functions are the same from Go 1.19 to 1.27.  The row of such a function has a version
 for each stack; `step.py` chooses the version for the stack in which sp lies.
 
 Source: Go, src/runtime/traceback.go (unwinder), src/runtime/asm_amd64.s, src/runtime/asm_arm64.s.
@@ -107,8 +107,7 @@ def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Ar
 def _crossing(row: UnwindRow, name: str, above: int, *, is_old: bool) -> UnwindRow:
     """Return the row of a function that switches stacks; `row` itself if the function does not.
 
-    The returned row holds on the scheduler's stack; its `on_goroutine` holds on the goroutine's stack.
-
+    The returned row is for the scheduler's stack, its `on_goroutine` for the goroutine's stack.
     `above`: bytes from sp to the CFA, on the stack on which the function was called.
     """
     if name == _SYSTEMSTACK:
@@ -131,8 +130,8 @@ def _crossing(row: UnwindRow, name: str, above: int, *, is_old: bool) -> UnwindR
 def _sp_before_c(above: int, *, is_old: bool) -> bytes:
     """Return the DWARF expression for the CFA of `asmcgocall`, after the switch to the scheduler's stack.
 
-    Its frame has two words: the goroutine, and the distance from sp to the end of the goroutine's stack.
-    If the first word is 0, the stack was not switched, and the second word is sp.  Opcodes: DWARF 5, 7.7.1.
+    The frame has two words: the goroutine, and the distance from sp to the end of the goroutine's stack.  If
+    the first word is 0, the stack was not switched, and the second word is sp.  Opcodes: DWARF 5, 7.7.1.
     """
     goroutine, depth = (0x30, 0x28) if is_old else (8, 0)
     plus = bytes([0x23, above])  # DW_OP_plus_uconst
