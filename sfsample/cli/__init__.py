@@ -91,7 +91,7 @@ def _start_logging() -> None:
     """Log the decisions of sfsample on stderr: why a thread was captured again, why timers were chosen, ...
 
     Each package has one logger (`sfsample.process`, for example).  Every message has the level debug.
-    Nothing is logged between a stop and its release.
+    Nothing is logged while a thread is stopped.
     """
     import logging  # most runs do not log
 

@@ -19,7 +19,7 @@ _SAME_S = 0.2  # time in which two equal signals count as one signal; users pres
 class Interrupt:
     """A context in which SIGINT and SIGTERM request a stop; the second signal raises KeyboardInterrupt.
 
-    The third signal ends the process at once.  Two equal signals within 0.2 s count as one, because
+    The third signal ends the process at once.  Two equal signals within 0.2 s count as one signal, because
     timeout(1) sends its signal to the process and to the process group.  SIGHUP (the terminal was closed)
     also requests a stop, unless nohup(1) is used.  After Ctrl-Z, sfsample first releases all threads.
     """

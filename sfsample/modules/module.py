@@ -66,7 +66,7 @@ class Module:
         return self.code(return_address - size, size) if size else None
 
     def calls_of(self, start: int) -> tuple[int, ...]:
-        """Return the return addresses of calls to the function at `start`; empty if it is exported."""
+        """Return the return addresses of calls to the function at `start`; empty for an exported function."""
         if start not in self._calls:
             if len(self._calls) >= _MAX_CACHED_FUNCTIONS:
                 self._calls.clear()
@@ -88,7 +88,7 @@ class Module:
         return None if start is None else self.address(start)
 
     def close_file(self) -> None:
-        """Close the file of an unmapped module.  After that, its addresses get no names."""
+        """Close the file of an unmapped module.  From then on, addresses of the module get no names."""
         self.image = self.image.headers()
         self.tables = UnwindTables(self.image)
         self._calls.clear()

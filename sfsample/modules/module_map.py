@@ -143,7 +143,7 @@ class ModuleMap:
         return self._modules.get(mapping) in modules
 
     def will_retry_open(self, address: int) -> bool:
-        """Return True if the module at `address` could not be opened, and `allow_refresh` will retry it."""
+        """Return True if the module at `address` could not be opened, and `allow_refresh` will try again."""
         return bool(self._to_retry) and self._lookup(address) in self._to_retry
 
     def reload(self, modules: Collection[Module]) -> frozenset[Module]:
@@ -239,7 +239,7 @@ class ModuleMap:
         return page
 
     def word(self, address: int, byteorder: ByteOrder) -> int | None:
-        """Return the 8-byte word at `address` in the target's memory; None if it cannot be read."""
+        """Return the 8-byte word at `address` in the target's memory; None: not readable."""
         data = self._read_memory(address, 8)
         return None if data is None else int.from_bytes(data, byteorder)
 
@@ -248,7 +248,7 @@ class ModuleMap:
         return self._lookup(address) is not None
 
     def open_first(self) -> None:
-        """Open one module, so that the Python code for it is imported before a thread is stopped."""
+        """Open one module, so that Python modules for this are imported before a thread is stopped."""
         if self._executable:
             self.find(self._executable[0].start)
 

@@ -18,7 +18,7 @@ from sfsample.formats.sframe import SECTION, SFrameTables, read_tables
 
 
 class UnwindTables:
-    """The tables of `image`, and the root directory of the processes that map it."""
+    """The tables of `image`, and the root directory of the processes that map `image`."""
 
     def __init__(self, image: ElfImage, root: Root | None = None) -> None:
         self.image, self.root = image, root

@@ -43,7 +43,7 @@ class Blame:
         self._holders: dict[tuple[object, ...], _Holder | None] = {}  # holders at the last tick, by resource
 
     def postpone(self, thread: SampledThread, capture: Capture | None = None) -> bool:
-        """Let `count` count a thread that may have a holder, and return True; `capture` None: no new one."""
+        """Let `count` count a thread that may have a holder; False: it has none.  `capture`: a new one."""
         self._waiters.pop(thread, None)  # a late capture, between two ticks, may have added the thread
         waits = thread.wait is not None and thread.wait.resource is not None
         if waits:

@@ -1,6 +1,6 @@
 """Downloads debug files from debuginfod servers into the cache that the standard client uses.
 
-sfsample asks a server only if the user wants it.  `dump` never waits for the network (`online` False).
+sfsample asks a server only with --debuginfod.  `dump` never waits for the network (`online` False).
 
 Invariant: a download is limited in size; the cache gets the complete file or none; a file that another user
 may have written is not used (tests/symbolize/test_debuginfod.py).  The build-id of a download is checked.

@@ -53,7 +53,7 @@ class ModuleSymbols:
         return self._find_in_tables(SymbolTable.find_stated, vaddr) or self._guess(vaddr)
 
     def debug_file(self) -> DebugFile:
-        """Return the separate debug file on this machine.  Only the first call searches for it."""
+        """Return the separate debug file on this machine.  Only the first call searches for a file."""
         if self._debug is None:
             self._debug = self._debug_files.find(self._image, self._module.path)
         return self._debug

@@ -1,11 +1,11 @@
 """Reads names of generated code from /tmp/perf-PID.map, where /tmp and PID are as the target sees them.
 
-Invariant: a map is used only if it is a regular file that the target's user or root owns, as perf requires;
-if a read fails, only names are lost, and `problem` says so (tests/symbolize/test_perf_map.py).
+Invariant: a map is used only if it is a regular file, and if the target's user or root owns the map, as perf
+requires.  If a read fails, only names are lost, and `problem` says so (tests/symbolize/test_perf_map.py).
 
 A JIT reuses memory, so several functions may cover an address.  The last function in the file counts.  A
 recording reads the file again and again, and names a place when it samples the place, because the target may
-later append another function at this address, or remove the file.  Each read begins where the last one ended.
+later append another function at this address, or remove the file.  A read begins where the last read ended.
 Reads take at most 1/10 of the recording's time.  If a file is too large, sfsample reads only the end of the
 file, and says so (`problem`).  No read goes beyond the stated size: /proc files state 0 and may be endless.
 
@@ -91,7 +91,7 @@ def perf_map_path(process_root: ProcessRoot) -> str:
 
 
 class PerfMapFile:
-    """The perf map of one process, which may grow."""
+    """The perf map of one process; the map may grow."""
 
     def __init__(self, process_root: ProcessRoot | None, clock: Callable[[], float] = time.monotonic) -> None:
         """`process_root`: None if the process is not on this machine."""
@@ -158,7 +158,7 @@ class PerfMapFile:
         self._end = size - len(unfinished)
         whole_lines = lines + newline
         self._tail = ((self._tail if self._parts else b"") + whole_lines)[-_TAIL_BYTES:]
-        # A last line without a newline counts, unless stdio may have written only a part of it.
+        # A last line without a newline counts, unless stdio may have written only a part of the line.
         self._newest = PerfMap(data + b"\n" if unfinished and size % _STDIO_BYTES else whole_lines)
         self._add(self._newest)
 
@@ -192,7 +192,7 @@ class PerfMaps:
         return function
 
     def is_reused(self, pid: int, address: int) -> bool:
-        """Return True if several functions of process `pid` were at an address, one after the other."""
+        """Return True if several functions of process `pid` have been at an address."""
         return pid in self._files and len(self._files[pid].names(address)) > 1
 
     def has_map(self, pid: int) -> bool:

@@ -49,7 +49,7 @@ class PltStubs:
         self._stubs = sorted(stubs, key=itemgetter(0))
 
     def find(self, vaddr: int) -> Symbol | None:
-        """Return the stub at `vaddr`, with the name of the function to which it leads; or None."""
+        """Return the stub at `vaddr`, with the name of the function to which the stub leads; or None."""
         position = bisect_right(self._stubs, vaddr, key=itemgetter(0)) - 1
         if position < 0:
             return None

@@ -1,7 +1,7 @@
 """Finds the function that contains a vaddr in an ELF64 symbol table.
 
-A table may have 100,000 records, so it stays packed, and is sorted by operations on whole arrays.  The order
-of preference is:
+Tables may have 100,000 records, so records stay packed, and are sorted by operations on whole arrays.  The
+order of preference is:
 
 1. a function (STT_FUNC, STT_GNU_IFUNC) whose stated size covers the vaddr, the innermost first;
 2. a guess: a function without a size, or a label (STT_NOTYPE: hand-written assembly), in an executable
@@ -76,7 +76,7 @@ class SymbolTable:
     """The functions (or the symbols of other `types`) of a `.symtab` or `.dynsym`, and its string table.
 
     `executable`: vaddr ranges of executable sections.  Without ranges, labels are not used.  Segments
-    would be wrong: `_init`, which has no size, would extend over the PLT after it.
+    would be wrong: `_init`, which has no size, would extend over the next section, the PLT.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class SymbolTable:
         return prefix[:1] not in (b"", b"\0", b"$") and prefix != b".L"
 
     def _name(self, offset: int) -> str:
-        """Return the name at `offset`; "" if it lies outside the string table."""
+        """Return the name at `offset`; "" if `offset` lies outside the string table."""
         for length in _NAME_READ_BYTES:
             name, end, _ = bytes(self._names[offset : offset + length]).partition(b"\0")
             if end:

@@ -36,7 +36,7 @@ class Symbolizer:
 
     `process_roots`: process key -> root directory, in which the perf map is searched.
     Invariant: the debug file of a module is searched only in the root of the processes that map the module,
-    so no other process can give names to its functions (tests/symbolize/test_symbolizer.py).
+    so no other process can give names to functions of the module (tests/symbolize/test_symbolizer.py).
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Defines `UnwindRow`, the rules that every stepper gives, and `apply_row`, which executes them.
+"""Defines `UnwindRow`, the rules that every stepper gives, and `apply_row`, which executes the rules.
 
 From an SFrame row to a caller, step 4 of 4: `apply_row` computes the CFA, the return address and the caller's
 registers from an `UnwindRow`, the frame's registers and memory.  `rule_cache.py` is faster for plain rows.
@@ -156,7 +156,7 @@ def _value(rule: Rule, cfa: int, registers: Registers, memory: Memory, arch: Arc
 
 
 class PlainRow(NamedTuple):
-    """The usual kind of row, as offsets in bytes, all multiples of 8: `rule_cache.py` executes it quickly.
+    """The usual kind of row, as offsets in bytes, multiples of 8, which `rule_cache.py` executes quickly.
 
     The CFA counts from sp or fp; return address and caller's fp are aligned words on the stack.
     """

@@ -1,4 +1,4 @@
-"""Caches the plain rows of one `StepperChain`, and steps by them without a Python call for each frame.
+"""Caches the plain rows of one `StepperChain`, and steps by these rows without a Python call for each frame.
 
 Key: the pc, in different tables for exact pcs and return addresses.  Two samples hardly ever stop at the same
 instruction, so all exact pcs in a range with one row (`PcRange`) share an entry.

@@ -1,7 +1,7 @@
 """Steps from a frame to its caller: asks the steppers in order until a row leads to a plausible caller.
 
 From an SFrame row to a caller, step 2 of 4: `StepperChain.step` gets the row at the pc from a stepper
-(`steppers/sframe.py`), executes it (`row.py`), and accepts the caller or asks the next stepper.
+(`steppers/sframe.py`), executes the row (`row.py`), and accepts the caller or asks the next stepper.
 
 A caller is accepted if its frame lies above this frame and its pc is executable.  If the row is a guess, the
 caller must be on the same stack, its pc must follow a call, and a direct call must lead to this function.
@@ -138,7 +138,7 @@ class StepperChain:
 
     @property
     def rule_cache(self) -> RuleCache:
-        """The rule cache; a new one if the executable mappings have changed, or if the old one is full."""
+        """The rule cache; a new one if executable mappings have changed, or if the old cache is full."""
         if self._rule_cache.generation != self._modules.generation or self._rule_cache.left <= 0:
             self._rule_cache = RuleCache(self._modules.generation)
         return self._rule_cache
@@ -279,7 +279,7 @@ class StepperChain:
         return missing is not None and missing >= walk.frame.sp and (stack is None or missing < stack.end)
 
     def _why_rejected(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason | None:
-        """Return the reason to reject `caller`; OUTERMOST: the frame has no caller; None: it is accepted."""
+        """Return the reason to reject `caller`; OUTERMOST: the frame has no caller; None: accepted."""
         arch, frame = walk.arch, walk.frame
         pc, sp = caller.registers[arch.pc], caller.registers[arch.sp]
         if pc == 0:

@@ -1,7 +1,7 @@
 """Defines the protocol of steppers, the sources of unwind rows.
 
 A stepper answers for one pc.  The answer depends only on tables, code bytes and facts of the machine, so the
-unwinder caches it.  None means "not mine": the unwinder asks the next stepper.
+unwinder caches the answer.  None means "not mine": the unwinder asks the next stepper.
 """
 
 from typing import Protocol

@@ -57,7 +57,7 @@ class _Futex(NamedTuple):
     tid: int  # sleeping thread, in the target's pid namespace
 
     def u32(self, address: int) -> int | None:
-        """Return the 32-bit word at an address; None: it was not copied."""
+        """Return the 32-bit word at an address; None: the word was not copied."""
         data = self.memory.read(address, 4)
         return None if data is None else int.from_bytes(data, self.memory.byteorder)
 
@@ -190,7 +190,7 @@ def _write_lock(futex: _Futex) -> Lock | None:
 
 
 def _writer(futex: _Futex, address: int) -> int | None:
-    """Return __cur_writer (24), the tid of the writer that holds a lock; None: no writer holds it."""
+    """Return __cur_writer (24), the tid of the writer that holds a lock; None: no writer holds the lock."""
     state, writer = futex.u32(address), futex.u32(address + 24)
     return writer if state is not None and state & _WRITE_PHASE and writer in futex.alive else None
 

@@ -1,7 +1,7 @@
 """Names the frame of a wait.  Equal waits have the same name for months, so a history has few names.
 
 The name has the kind of the wait and a lasting object: the service of a socket, the directory of a file.
-Addresses, descriptors, pids and counts would make new names in a history: only `details` adds them.
+Addresses, descriptors, pids and counts would make new names in a history: only `details` adds such words.
 
 This module also decides which threads are idle, that is, wait for work.  A recording folds idle threads.
 """

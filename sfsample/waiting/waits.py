@@ -160,7 +160,7 @@ def _futex(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) ->
 
 def _fifo(call: DecodedSyscall) -> Wait:
     """Return the wait of open(2) until a process opens the other end of the FIFO (fifo(7))."""
-    at = {"open": 1, "openat": 2}.get(call.name or "")  # index of the flags; openat2 has them in memory
+    at = {"open": 1, "openat": 2}.get(call.name or "")  # index of the flags; flags of openat2 are in memory
     access = os.O_RDWR if at is None else call.syscall.args[at] & os.O_ACCMODE
     end = {os.O_RDONLY: "a writer", os.O_WRONLY: "a reader"}.get(access, "the other end")
     return Wait(WaitKind.OPEN_FIFO, f"{end} of FIFO {call.refers_to[0]}")

@@ -69,7 +69,7 @@ class Screen:
 
     def __init__(self, window: curses.window) -> None:
         self._window = window
-        curses.raw()  # Ctrl-C, Ctrl-Z and Ctrl-\ become keys: as signals they could leave the terminal raw
+        curses.raw()  # Ctrl-C, Ctrl-Z and Ctrl-\ become keys: signals could leave the terminal raw
         window.timeout(round(_KEY_TIMEOUT_S * 1000))
         with suppress(curses.error):  # some terminals cannot hide the cursor
             curses.curs_set(0)
@@ -97,7 +97,7 @@ class Screen:
         self._window.refresh()
 
     def _in_locale(self, text: str) -> str:
-        """Return a text with `?` for letters that the locale lacks; curses would drop them."""
+        """Return a text with `?` for letters that the locale lacks; curses would drop such letters."""
         return spelled(text).encode(self._window.encoding, "replace").decode(self._window.encoding)
 
     def suspend(self) -> None:

@@ -13,7 +13,7 @@ from sfsample.formats.dwarf.reader import DwarfReader
 
 _MAX_RULES = 256  # rules of one row; a signal frame may have a rule for all 130 registers of AMD64
 _NO_REGISTER = -1  # register number of a CFA that is an expression
-_MAX_STATES = 64  # remembered states; programs of compilers remember one state
+_MAX_STATES = 64  # remembered states; compilers use one state
 # DW_CFA_advance_loc1, _loc2, _loc4, DW_CFA_MIPS_advance_loc8: opcode -> bytes of the operand
 _ADVANCES = {0x02: 1, 0x03: 2, 0x04: 4, 0x1D: 8}
 
@@ -42,7 +42,7 @@ class Cie(NamedTuple):
     encoding: int  # augmentation 'R': DW_EH_PE of an FDE's addresses
     sized: bool  # augmentation 'z': each FDE has the length of its augmentation data, then the data
     signal: bool  # augmentation 'S'
-    cfa: Rule | None  # CFA after the initial instructions; None: the FDE must define it
+    cfa: Rule | None  # CFA after the initial instructions; None: the FDE must define the CFA
     rules: Rules  # rules after the initial instructions; FDEs share this dict, which never changes
     ra_signed: bool = False  # value after the initial instructions
 
@@ -60,7 +60,7 @@ class CfiMachine:
         self._states: list[tuple[Rule | None, Rules, bool]] = []
 
     def row(self, program: DwarfReader) -> CfiRow:
-        """Return the current row.  Raises FormatError if it has no CFA, or too many rules."""
+        """Return the current row.  Raises FormatError if the row has no CFA, or too many rules."""
         if self.cfa is None:
             raise program.damaged(0, "no instruction defines the CFA")
         cie, rules = self.cie, self._copy_rules(program)
@@ -105,7 +105,7 @@ class CfiMachine:
                 if len(self._states) >= _MAX_STATES:
                     raise program.damaged(pos, "too many remembered states")
                 self._states.append((self.cfa, self._copy_rules(program), self.ra_signed))
-            case 0x0B:  # DW_CFA_restore_state; it restores the CFA, rules and signing state
+            case 0x0B:  # DW_CFA_restore_state, for the CFA, rules and signing state
                 if not self._states:
                     raise program.damaged(pos, "DW_CFA_restore_state without a remembered state")
                 self.cfa, self.rules, self.ra_signed = self._states.pop()
@@ -184,7 +184,7 @@ class CfiMachine:
         return program.block(pos, size)
 
     def _restore(self, register: int) -> None:
-        """Set the rule of a register to the rule in the CIE; if the CIE has no rule for it, drop the rule."""
+        """Set the rule of a register to the rule in the CIE; without a rule in the CIE, drop the rule."""
         if register in self.cie.rules:
             self.rules[register] = self.cie.rules[register]
         else:

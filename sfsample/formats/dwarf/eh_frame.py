@@ -2,7 +2,7 @@
 
 A look-up bisects the search table of `.eh_frame_hdr` in place, and then reads one FDE and its CIE.  All
 linkers encode the search table in the same way; a table with another encoding is not used.  CIEs and FDEs end
-at a zero terminator, or at the end of the section.  Their ids in `.debug_frame` differ from `.eh_frame`.
+at a zero terminator, or at the end of the section.  `.debug_frame` has other ids of CIEs than `.eh_frame`.
 
 Invariant: any bytes parse or raise `FormatError` (tests/properties/test_eh_frame_properties.py), and a
 look-up reads a limited number of entries and bytes (tests/formats/dwarf/test_eh_frame.py).
@@ -32,7 +32,7 @@ _MAX_CIE_SIZE = 0x1000  # bytes
 _MAX_PROGRAM_SIZE = 1 << 16  # bytes of an FDE's instructions; librustc_driver has up to 11,579
 _MAX_INDEXED = 1 << 19  # entries indexed without a search table; librustc_driver has 107,000
 _MAX_CACHED_FUNCTIONS = 512  # functions whose rows are cached
-_MAX_CACHED_CIES = 4096  # CIEs; a `.debug_frame` has one for each source file
+_MAX_CACHED_CIES = 4096  # CIEs; a `.debug_frame` has one CIE for each source file
 _MAX_CACHED_PROGRAM_SIZE = 512  # bytes of an FDE's instructions; rows of longer programs are not cached
 
 
@@ -135,7 +135,7 @@ class EhFrame:
         at = bisect_right(rows, vaddr, key=itemgetter(0))
         start, fde_end = rows[at - 1][0], fde.start + fde.size
         end = min(rows[at][0], fde_end) if at < len(rows) else fde_end
-        # FDEs may overlap: the row is valid from `start` to `end` if look-ups of both find the same FDE
+        # FDEs may overlap: the row is valid from `start` to `end` if both addresses have the same FDE
         locate = self._find_by_walk if self._table is None else self._table.locate
         if end - start > 1 and locate(start) != locate(end - 1):
             start, end = vaddr, vaddr + 1

@@ -68,7 +68,7 @@ _UNARY: dict[int, Callable[[int], int]] = {
 
 
 class _NoValueError(Exception):
-    """Raised if the value is unknown.  `evaluate` catches it."""
+    """Raised if the value is unknown.  `evaluate` catches this error."""
 
 
 class _Evaluation(NamedTuple):
@@ -174,7 +174,7 @@ def evaluate(
     """Return the value of `expression`; None: the value is unknown.
 
     `initial` is the value on the stack at the start.  For the rule of a register, this is the CFA.  For the
-    rule of the CFA, it is None, and the stack is empty.
+    rule of the CFA, `initial` is None, and the stack is empty.
     """
     code = DwarfReader("DWARF expression", expression, 0, byteorder)
     stack = [] if initial is None else [initial & _WORD]

@@ -112,7 +112,7 @@ class Dynamic:
         return records[: len(records) // _SYM_SIZE * _SYM_SIZE]
 
     def symbol_name(self, number: int) -> str:
-        """Return the name of a symbol by the index of its record; "" if it cannot be read."""
+        """Return the name of a symbol by the index of the record; "" if the name cannot be read."""
         records, strings = self.symbols or (memoryview(b""), memoryview(b""))
         if _SYM_SIZE * (number + 1) > len(records):
             return ""
@@ -157,7 +157,7 @@ class Dynamic:
 
 
 def _gnu_symbol_count(table: memoryview, order: str) -> int:
-    """Return the number of symbols of a DT_GNU_HASH table: the index at the end of its last chain, plus 1."""
+    """Return the number of symbols of a DT_GNU_HASH table: the index at the end of the last chain, plus 1."""
     if len(table) < 16:
         return 0
     buckets, first, blooms, _ = unpack_from(order + "IIII", table)

@@ -147,8 +147,8 @@ class ElfImage:
         """Return address - vaddr for a mapping of file `offset` at `start`; None: no PT_LOAD has that offset.
 
         Segments may share a page of the file.  The permissions of the mapping select a segment.  Of segments
-        with equal permissions, the mapping has the segment that begins in the first page of the mapping.  If
-        several begin there, it has the segment with the load bias of the file's first byte, at `base`.
+        with equal permissions, the segment that begins in the first page of the mapping counts.  If several
+        segments begin there, the segment with the load bias of the file's first byte (at `base`) counts.
         """
         sharing = [
             segment for segment in self.segments
@@ -263,7 +263,7 @@ class ElfImage:
         return (self.contents(section), section.vaddr) if section else in_segment
 
     def eh_frame_hdr(self) -> tuple[memoryview, int] | None:
-        """Return the bytes of `.eh_frame_hdr` and its vaddr, or None."""
+        """Return the bytes and the vaddr of `.eh_frame_hdr`, or None."""
         return self._segment_bytes(PT_GNU_EH_FRAME)
 
     def _segment_bytes(self, kind: int) -> tuple[memoryview, int] | None:

@@ -1,4 +1,4 @@
-"""Finds the deferred calls of a Go function in its stack frame, and the deferred calls that unlock a lock.
+"""Finds the deferred calls in the stack frame of a Go function, and the locks that deferred calls unlock.
 
 For each "open-coded" defer, the frame has a closure and a bit, which is 1 while the call is pending.
 FUNCDATA has the offsets of these bits and closures.  The goroutine has a list of all other deferred calls.
@@ -15,7 +15,7 @@ from sfsample.formats.gopclntab.table import GoFunction, GoTable
 
 _FUNCDATA_OPEN_DEFERS = 4  # internal/abi.FUNCDATA_OpenCodedDeferInfo
 _CONTIGUOUS_SINCE = 22  # first minor version of Go with contiguous closures
-_MAX_DEFERS = 8  # open-coded defers of a function: one byte has a bit for each
+_MAX_DEFERS = 8  # open-coded defers of a function: a byte has a bit for each defer
 _INFO_BYTES = 50  # ten varints of five bytes
 _MAX_CODE_BYTES = 1 << 12  # bytes of a deferred function that are searched for calls
 _CALL, _CALL_BYTES = 0xE8, 5  # x86-64: call with a relative address
@@ -55,7 +55,7 @@ def _varints(data: bytes) -> Iterator[int]:
 
 
 def unlocked_by(table: GoTable, entry: int) -> str:
-    """Return how the function at `entry` unlocks a lock, such as "RUnlock"; "": it unlocks no lock."""
+    """Return how the function at `entry` unlocks a lock, such as "RUnlock"; "": no lock is unlocked."""
     try:
         function = table.function_at(entry)
         if function is None or function.entry != entry:

@@ -4,7 +4,7 @@ The table is a section.  If a linker has merged the table into `.data.rel.ro` (P
 section headers are missing, sfsample searches for the magic number of the table's header.
 moduledata begins with the vaddr of the table, so sfsample searches writable data for this vaddr.
 
-A goroutine has the number of the reason why it waits.  The numbers differ between versions of Go, so sfsample
+A waiting goroutine has the number of a reason.  The numbers differ between versions of Go, so sfsample
 reads the reasons from the array `waitReasonStrings`, whose second string is the same in all versions.
 
 Source: Go, src/runtime: symtab.go (pcHeader, moduledata), runtime2.go (waitReasonStrings); ld/pcln.go.
@@ -94,7 +94,7 @@ def _module_data(image: ElfImage, header: GoHeader, size: int) -> GoModuleData:
 
 
 def _funcdata(words: tuple[int, ...], header: GoHeader, size: int) -> int:
-    """Return the word `gofunc`.  From Go 1.26 on, `gofunc` is a vaddr in the table; its index varies."""
+    """Return the word `gofunc`.  Its index varies from Go 1.26 on, when `gofunc` is a vaddr in the table."""
     if header.text:
         return words[header.layout.funcdata_word]
     start = header.vaddr + header.table
@@ -112,7 +112,7 @@ def _possible_module_data(image: ElfImage, table: int) -> Iterator[memoryview]:
 
 
 def _version(image: ElfImage) -> str:
-    """Return the version of the compiler, such as "go1.24.4"; "" if the file does not state it."""
+    """Return the version of the compiler, such as "go1.24.4"; "": the file states no version."""
     for _, data in _segments(image, PF_W, PF_W):
         found = _BUILD_INFO.search(data)
         version = found and _VERSION.search(data, found.start(), found.start() + _MAX_VERSION_DISTANCE)

@@ -50,7 +50,7 @@ class GoHeader(NamedTuple):
     layout: GoLayout
     quantum: int  # bytes: smallest size of an instruction
     functions: int  # number of functions
-    text: int  # vaddr from which offsets of code count; 0: only moduledata has it (from Go 1.26 on)
+    text: int  # vaddr from which offsets of code count; 0: see moduledata (from Go 1.26 on)
     names: int  # names of functions
     units: int  # offsets of the paths, for each file of each unit
     files: int  # paths
@@ -144,7 +144,7 @@ class GoTable:
         return self.value_at(function, self.pcdata_values(function, index), vaddr)
 
     def pcdata_values(self, function: GoFunction, index: int) -> int:
-        """Return the offset of a PCDATA table; 0: the function lacks it.  Raises FormatError."""
+        """Return the offset of a PCDATA table; 0: no such table.  Raises FormatError."""
         if index >= function.pcdata_count:
             return 0
         (values,) = self.unpack("<I", function.at + self.header.layout.function_size + 4 * index)

@@ -57,11 +57,11 @@ class Instruction(NamedTuple):
     returns: bool = False  # True: the instruction pops the return address, or is a tail call
     jumps_away: bool = False  # True: the instruction jumps to an address that the code does not state
     calls: bool = False
-    target: int | None = None  # target of a call; None: the code does not state it
+    target: int | None = None  # target of a call; None: the code states no target
 
 
 def decode(code: bytes, address: int) -> Instruction | None:
-    """Return the first instruction of `code`, at `address`; None: it is invalid, or iced-x86 is missing."""
+    """Return the first instruction of `code`, at `address`; None: invalid, or iced-x86 is missing."""
     decoder = _decoder()
     return decoder.decode(code[:LONGEST], address) if decoder and code else None
 
@@ -174,7 +174,7 @@ class _Decoder:
         return bool(operand < i.op_count and i.op_kind(operand) == self._iced.OpKind.REGISTER)
 
     def _memory_operand(self, i: Any) -> tuple[int, int] | None:  # noqa: ANN401
-        """Return base and offset of the operand in memory; None: no such operand, or one with an index."""
+        """Return base and offset of the operand in memory; None: no operand in memory, or an index."""
         base = self._numbers.get(i.memory_base)
         if base is None or i.memory_index != self._iced.Register.NONE or i.has_segment_prefix:
             return None

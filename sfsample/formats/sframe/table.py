@@ -69,7 +69,7 @@ class SFrameFde(NamedTuple):
 
     @property
     def signal(self) -> bool:
-        """V3: True for a signal trampoline.  V1 and V2 do not use the bit, and it is 0."""
+        """V3: True for a signal trampoline.  In V1 and V2, the bit is unused and 0."""
         return bool(self.info & 0x80)
 
     @property
@@ -101,7 +101,7 @@ class SFrameTable:
         self._check_abi(machine)
         self._check_bounds()
         self.pcrel = bool(self.flags & Flag.FDE_FUNC_START_PCREL)
-        # True: a row without words means "outermost" (from V2 errata 2 on); False: it is damage
+        # True: a row without words means "outermost" (from V2 errata 2 on); False: the row is damaged
         self.allows_empty_rows = self.version > 2 or self.pcrel
         if not self.pcrel and self.version < 3:
             self.pcrel = self._is_field_relative_without_flag()
@@ -236,7 +236,7 @@ class SFrameTable:
     # -- rows
 
     def rows(self, fde: SFrameFde) -> tuple[SFrameFre, ...]:
-        """Return the rows of a function as the file has them.  Raises FormatError if they are damaged."""
+        """Return the rows of a function as in the file.  Raises FormatError if the rows are damaged."""
         rows = self._rows.get(fde)
         if rows is None:
             rows = self.decode(fde)

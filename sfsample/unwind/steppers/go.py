@@ -25,7 +25,7 @@ _SYSTEMSTACK, _MCALL, _MORESTACK = "runtime.systemstack", "runtime.mcall", "runt
 _ASMCGOCALL, _CGOCALLBACK, _CROSSCALL2 = "runtime.asmcgocall", "runtime.cgocallback", "crosscall2"
 # functions that call C code on the stack of the scheduler, and find their frame by the frame pointer
 _BY_FRAME_POINTER = {"runtime.nanotime1", "runtime.walltime", "time.now", "runtime.vgetrandom1"}
-_FRAME_SETUP_BYTES = 16  # bytes at the start of these functions, before they switch sp
+_FRAME_SETUP_BYTES = 16  # bytes at the start of these functions, before the switch of sp
 # functions that the runtime enters from an instruction that is no call
 _ENTERED_ANYWHERE = {"runtime.sigpanic", "runtime.asyncPreempt"}
 # functions that do not store the frame pointer at the top of their frame
@@ -107,7 +107,7 @@ def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Ar
 def _crossing(row: UnwindRow, name: str, above: int, *, is_old: bool) -> UnwindRow:
     """Return the row of a function that switches stacks; `row` itself if the function does not.
 
-    The returned row is for the scheduler's stack, its `on_goroutine` for the goroutine's stack.
+    The returned row is for the scheduler's stack; `on_goroutine` of the row is for the goroutine's stack.
     `above`: bytes from sp to the CFA, on the stack on which the function was called.
     """
     if name == _SYSTEMSTACK:

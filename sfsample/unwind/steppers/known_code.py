@@ -1,6 +1,6 @@
 """Steps from code with known bytes: first functions of stacks, linkage stubs, signal trampolines.
 
-No unwind table describes such code, or a table describes it wrongly.  A pattern quotes its instructions, in
+No unwind table describes such code, or tables are wrong there.  A pattern quotes instructions, in
 the notation of `_pattern`.  Nothing is disassembled, so code that no pattern quotes stays unknown.
 
 Sources, first functions: glibc sysdeps/unix/sysv/linux/x86_64/{clone,clone3,__start_context}.S,
@@ -39,7 +39,7 @@ class _Pattern(NamedTuple):
 
 @cache
 def _compiled(text: str) -> re.Pattern[bytes]:
-    """Compile a pattern when it is first used: compiling all would take 1/50 of a dump's time."""
+    """Compile a pattern at the first use: compiling all patterns would take 1/50 of a dump's time."""
     regex = _TOKEN.sub(lambda token: _AS_REGEX.get(token[0], rf"\x{token[0]}"), text)
     return re.compile(regex.encode(), re.DOTALL)
 
@@ -115,7 +115,7 @@ _AROUND_CLONE_S390X = _AROUND_CLONE3_S390X._replace(  # row for clone, which has
 )
 
 _AMD64_ANYWHERE = (
-    # glibc __start_context, to which the function of makecontext(3) returns (its table wrongly has a caller):
+    # glibc __start_context, to which the function of makecontext(3) returns (its table is wrong):
     # mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je; call setcontext; mov %rax,%rdi; call exit
     _pattern(
         "<(f3 0f 1e fa)? '48 89 dc 48 8b 3c 24' 48 85 ff 74 .. e8 .. .. .. .. 48 89 c7 e8 .. .. .. ..>",
@@ -147,7 +147,7 @@ _A64_ANYWHERE = (
     _pattern("'61 00 00 10 01 4c 00 f9' c0 03 5f d6 <00 00 80 d2 .. .. .. [94-97]>", OUTERMOST),
 )
 _A64_AT_ENTRY = (
-    # crt1.o's _start; its table is one instruction late: nop or bti c; mov x29, #0; mov x30, #0
+    # crt1.o's _start; the table of crt1.o is one instruction late: nop or bti c; mov x29, #0; mov x30, #0
     _pattern("<(1f 20 03|5f 24 03) d5> 1d 00 80 d2 1e 00 80 d2", OUTERMOST),
 )
 _S390X_ANYWHERE = (

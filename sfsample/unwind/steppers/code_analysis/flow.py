@@ -201,7 +201,7 @@ class Flow:
             count = 0
             for visit in self._visits(function, depth):
                 count += 1
-                # `longjmp`, and code that begins a coroutine, change to another stack before they jump
+                # `longjmp`, and code that begins a coroutine, change to another stack before the jump
                 instruction, sp = visit.instruction, visit.state.value(SP)
                 jumps_in_place = instruction.jumps_away and (sp is None or sp.base == SP)
                 if instruction.returns or jumps_in_place:
