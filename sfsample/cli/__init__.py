@@ -55,7 +55,7 @@ def _print_os_error(failure: OSError) -> None:
     if failure.errno == ENOMEM:
         say(*_OUT_OF_MEMORY)
     elif failure.errno in NO_FILE_ERRNOS:
-        say("no files left to open", FILES_HELP)
+        say("too many open files", FILES_HELP)
     elif failure.filename is not None:
         say(f"{failure.strerror}: {failure.filename}")
     elif not isinstance(failure, BrokenPipeError):  # BrokenPipeError: the reader of stdout has ended

@@ -104,7 +104,7 @@ def unit(config: str, watch: Command) -> str:
 
 
 def _network(watch: Command) -> Iterator[str]:
-    """Yield the lines about the network, which only --push and --listen need."""
+    """Yield the lines about the network; only --push and --listen need a network."""
     options = watch.options if isinstance(watch, WatchCommand) else WatchCommand().options
     if not (options.push.backends or isinstance(options.listen.address, tuple)):
         yield "RestrictAddressFamilies=AF_UNIX"

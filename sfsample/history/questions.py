@@ -67,7 +67,7 @@ def _missing(selection: Selection, slices: list[SliceFacts], report: Report) -> 
     if end_s == inf:
         end_s = now_s if begin_s else max(facts.end_s for facts in slices)
     begin_s = begin_s or slices[0].begin_s
-    allowed_s = max(facts.end_s - facts.begin_s for facts in slices)  # half a slice may be missing at an end
+    allowed_s = max(facts.end_s - facts.begin_s for facts in slices)  # each end may lack half a slice
     allowed_s *= 2 if abs(end_s - now_s) < allowed_s else 1  # one slice is still being recorded
     covered_s, until_s = 0.0, begin_s
     for facts in slices:  # only the recorded time of a merged slice counts

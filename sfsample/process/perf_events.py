@@ -319,7 +319,7 @@ def _refusal(failure: OSError, pid: int, threads: int, *, per_cpu: bool) -> Targ
     if failure.errno in NO_FILE_ERRNOS:
         files = (threads + 1) * (len(_online_cpus()) + 1) + _OTHER_FILES
         return UnsupportedTarget(
-            pid, f"no files left to open: for the timers of {threads} threads",
+            pid, f"too many open files: for the timers of {threads} threads",
             f"allow {files}: ulimit -n, LimitNOFILE= in a systemd unit, --ulimit nofile= in a container",
             "or record without --perf-events",
         )  # fmt: skip

@@ -341,5 +341,5 @@ def _unseen(pid: int) -> TargetError:
 
 def _refusal(pid: int, failure: OSError) -> ReadFailed:
     if failure.errno in NO_FILE_ERRNOS:
-        return ReadFailed(pid, f"no files left to open: to look at {pid}", FILES_HELP)
+        return ReadFailed(pid, f"too many open files: to look at {pid}", FILES_HELP)
     return ReadFailed(pid, f"cannot look at {pid}: {failure.strerror}")

@@ -99,7 +99,7 @@ class ProcessSampler:
                 for thread in due:
                     thread.give_next_turn(tick, spread, self._random)
                 return True
-            self._has_run = not refresh  # the next refresh will see changes that /proc shows late
+            self._has_run = not refresh  # /proc may show changes late, so the next refresh must search
             self.collect()
             self.process.modules.allow_refresh()
             if not self._follow_changes(before, refresh=refresh):

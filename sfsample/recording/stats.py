@@ -132,7 +132,7 @@ class Stats:
         self.cpu_sampled_ns = 0  # CPU time that samples stand for, including samples that --gil leaves out
         self.threads = 0  # threads that have samples
         self.brief_waits = 0  # samples left out, because the wait was shorter than --min-wait
-        self.holders_refused = 0  # times that sfsample did not read the process of the holder
+        self.holders_refused = 0  # times that sfsample could not read the process of a holder
         self.holders_changed = 0  # times that the holder was another one, or had ended, after the look at it
         self.why_idle: tuple[str, str] | None = None  # reason why no thread could run, and a remedy
         self.subprocesses = Subprocesses()

@@ -80,7 +80,7 @@ class OverheadLimit:
 
     `spent_s` was spent until `now_s`.  Unused time is saved for 0.25 s.  A burst (the first stacks) is paid
     back for two seconds at most.  A cost is no burst if one of the two costs before was as large.  Each pause
-    pays back 1/`slowness` of the debt, so a slowness of 8 gives even pauses.
+    pays back 1/`slowness` of the debt, so with 8 the pauses are about equal.
     """
 
     def __init__(self, share: float | None, now_s: float, spent_s: float, slowness: int = 1) -> None:

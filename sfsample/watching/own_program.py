@@ -34,13 +34,13 @@ def own_program(*words: str) -> list[str]:
 
 
 def prune_words(history: str, retention: Retention) -> list[str]:
-    """Return the words of the child that tidies a history."""
+    """Return the arguments of the child that tidies a history."""
     limits = f"--keep-for={retention.keep_for!r}s", f"--keep-bytes={retention.keep_bytes}"
     return ["history", "prune", f"--history={history}", *limits]
 
 
 def push_words(history: str, push: Push) -> list[str]:
-    """Return the words of the child that pushes a history."""
+    """Return the arguments of the child that pushes a history."""
     backends = [f"--push={backend.text}" for backend in push.backends]
     auth = [] if push.auth_file is None else [f"--push-auth-file={push.auth_file}"]
     return ["history", "push", f"--history={history}", *backends, *auth, "--follow"]

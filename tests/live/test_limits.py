@@ -37,7 +37,7 @@ def test_few_descriptors_are_reported(leaf: Target, run: Callable[..., Done]) ->
         done = run("-p", leaf.pid, wrapper=["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh"])
         if done.code or limit == 10:
             text = done.refused(1)
-            assert text.startswith("sfsample: no files left to open")
+            assert text.startswith("sfsample: too many open files")
             assert "ulimit -n" in text
     leaf.assert_unharmed()
 

@@ -58,8 +58,8 @@ class NamedThread(NamedTuple):
     def rows_beside_python(self, view: PythonView, depth: int | None) -> Iterator[tuple[int, FrameRow]]:
         """Yield the native frames that say more than the Python frames, each with its number.
 
-        Frames of libraries say more, and frames inside the innermost Python function, unless the thread waits
-        in a system call that Python made.  Without Python frames, all frames are yielded.
+        Library frames always say more.  Frames inside the innermost Python function say more unless the
+        thread waits in a system call that Python made.  Without Python frames, all frames are yielded.
         """
         runs = self.dump.python.activations if self.dump.python else ()
         inner = min((index for index, run in runs if run), default=None)

@@ -75,7 +75,7 @@ class FactReader:
         return None if info is None else as_made(info, wchan)
 
     def idle(self, last: LastRunTime) -> float | None:
-        """Return the seconds since a thread last ran, at the time when `last` was read; None: unknown.
+        """Return how many seconds a thread had not run when `last` was read; None: unknown.
 
         The calling OS thread moves to the CPU of `last` for a moment, and waits while this CPU is busy.  So
         call this function only when sfsample holds no stopped thread.

@@ -202,7 +202,7 @@ class _ProfileReader:
         return (text.removeprefix(prefix) for text in comments if text.startswith(prefix))
 
     def _columns(self) -> dict[str, int]:
-        """Return the index of each weight in the values of a sample; samples first."""
+        """Return the index of each weight in the values of a sample; the key `SAMPLES` comes first."""
         types = [(self._text(row, 1), self._text(row, 2)) for row in self._messages(1)]  # sample_type
         counts = [at for at, (_, unit) in enumerate(types) if unit == "count"]
         if not counts:

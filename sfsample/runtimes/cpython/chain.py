@@ -78,7 +78,7 @@ def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
 def _runs(memory: Memory, layout: Layout, address: int, end: int = 0, cframe: int = 0) -> Iterator[Run]:
     """Yield the runs from the frame at `address` to the frame at `end`.
 
-    A run ends before a sentinel, which is its mark.  In 3.11 a run ends with an entry frame; `cframe` is its
+    The sentinel that follows a run is its mark.  In 3.11 a run ends with an entry frame; `cframe` is its
     mark, and the next outer `_PyCFrame` is the mark of the next run.
     """
     frames: list[PythonFrame] = []

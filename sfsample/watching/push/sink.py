@@ -29,7 +29,7 @@ class PushSink(Sink):
 
     def prepare(self) -> None:
         """Write a byte to the child.  If no child runs, start one, which also sends slices of old watches."""
-        with suppress(BlockingIOError):  # the pipe is full: 64 KiB wait for a child
+        with suppress(BlockingIOError):  # the pipe is full: no child has read it
             os.write(self._pipe[1], b"\n")
         if self._child is None or self._child.poll() is not None:
             self._child = start_child(self._words, self._unstarted, stdin=self._pipe[0])
