@@ -7,7 +7,7 @@ belongs to init, and sfsample does not find the child.  sfsample and its own chi
 
 Source: proc(5), /proc/PID/stat: the fourth field is the parent.  (/proc/PID/task/TID/children needs
 CONFIG_PROC_CHILDREN, and sfsample would have to read it for every thread of every process.)  Times are clock
-ticks; the times of children count only children that the process has waited for.
+ticks; `Stat.reaped_cpu` includes only children that the process has waited for.
 """
 
 import os

@@ -147,7 +147,7 @@ class PythonRuntime:
         """Return True if a thread held its GIL in its pause, by the copies; None: no copy of the GIL.
 
         `stack`: lowest and highest address of the thread's stack.  If the thread runs a shared thread state,
-        the `_PyCFrame` of this state is there.
+        the `_PyCFrame` of this state lies on that stack.
         """
         plan = self._plans.get(tid)
         if plan is None:
