@@ -9,7 +9,7 @@ from sfsample.modules.module import Module
 
 IN_POOL = "pool"  # `found` of a long wait at a condition variable at which other threads also wait
 HELD_BY = "[held by]"  # start of the frame between a waiter and its holder (--blame)
-# frames in place of the stack of a holder: it did not stop in time or must not be stopped; it has no name
+# frames instead of a stack: sfsample did not stop the holder; one of several threads may be the holder
 NO_STACK = UNSEEN, ONE_OF_SEVERAL = "[stack not captured]", "[one of several threads]"
 PROCESS_KEY_STEP = 1 << 22  # number above every pid: PID_MAX_LIMIT, Linux include/linux/threads.h
 # beginning of the path of an installed file: a directory of packages, or of the standard library
