@@ -185,7 +185,7 @@ class ProcessDump(NamedTuple):
 def is_same_place(first: Stack | None, last: Stack | None) -> bool:
     """Return True if two stacks are equal, or differ only by a step back to the system call's instruction.
 
-    On AArch64, a stop moves the pc back if the system call will restart.  Reading a sleeping thread does not.
+    On AArch64, a stop moves the pc back if the system call will restart; reading a thread moves no pc.
     """
     if first is None or last is None or not first.frames or not last.frames:
         return first == last

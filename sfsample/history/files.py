@@ -105,7 +105,7 @@ class HistoryFile:
         if not tables:
             raise FileNotFoundError(self.path)  # the writer was killed before the first commit
         if tables != {*_SCHEMA, _COUNTER}:
-            raise BadInput("its tables are not those of a history")
+            raise BadInput("its tables are not the tables of a history")
 
     def close(self) -> None:
         """Close the file."""

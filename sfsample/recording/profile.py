@@ -123,7 +123,7 @@ class Profile:
         while self._start_times.get(key, start_time) != start_time:
             key += PROCESS_KEY_STEP
         if key not in self._start_times and len(self._start_times) >= PROCESS_LIMIT:
-            self.stats.note(f"more than {PROCESS_LIMIT} processes: the later ones are counted together")
+            self.stats.note(f"more than {PROCESS_LIMIT} processes: later processes are counted together")
             self.processes[OTHERS] = "other processes"
             return OTHERS
         self._start_times[key], self.roots[key] = start_time, root
@@ -207,7 +207,7 @@ class Profile:
         """Note the name of a thread; return its key, with id 0 if there are too many threads."""
         if thread not in self.threads and len(self.threads) >= THREAD_LIMIT:
             thread, name = ThreadKey(thread.process_key, 0), "other threads"
-            self.stats.note(f"more than {THREAD_LIMIT} threads: the later ones are counted together")
+            self.stats.note(f"more than {THREAD_LIMIT} threads: later threads are counted together")
         self.threads[thread] = name
         self.stats.threads = len(self.threads)
         return thread
@@ -217,7 +217,7 @@ class Profile:
         if total is None:
             if len(self.totals) >= STACK_LIMIT:
                 key = key._replace(locations=())
-                self.stats.note(f"more than {STACK_LIMIT} stacks that differ: the later ones have no frames")
+                self.stats.note(f"more than {STACK_LIMIT} stacks that differ: later stacks have no frames")
             total = self.totals.setdefault(key, StackTotals())
         total.times += times
         total.wall_ns += wall_ns

@@ -259,7 +259,7 @@ def test_threads_beyond_the_limit_are_counted_together(monkeypatch):
     assert [profile.name_thread(ThreadKey(1, t), f"t{t}").tid for t in (1, 2, 3, 1, 4)] == [1, 2, 0, 1, 0]
     names = {ThreadKey(1, 1): "t1", ThreadKey(1, 2): "t2", ThreadKey(1, 0): "other threads"}
     assert profile.threads == names
-    assert profile.stats.problems == {"more than 2 threads: the later ones are counted together": 2}
+    assert profile.stats.problems == {"more than 2 threads: later threads are counted together": 2}
 
 
 HOME = ProcessRoot(None, 5, 0, "")
@@ -311,7 +311,7 @@ def test_processes_beyond_the_limit_are_counted_together(monkeypatch):
 
     assert profile.processes == {1: "p1", 2: "p2", 0: "other processes"}
     assert profile.roots.keys() == {1, 2}
-    assert profile.stats.problems == {"more than 2 processes: the later ones are counted together": 2}
+    assert profile.stats.problems == {"more than 2 processes: later processes are counted together": 2}
 
 
 def test_stacks_beyond_the_limit_are_kept_without_frames(monkeypatch):
@@ -324,7 +324,7 @@ def test_stacks_beyond_the_limit_are_kept_without_frames(monkeypatch):
 
     counted = {tuple(place.address for place in key.locations): n for key, n in profile.counts.items()}
     assert counted == {(0x10,): 2, (0x20,): 1, (): 2}
-    assert profile.stats.problems == {"more than 2 stacks that differ: the later ones have no frames": 2}
+    assert profile.stats.problems == {"more than 2 stacks that differ: later stacks have no frames": 2}
 
 
 def test_identity_after_an_execve_is_that_of_the_new_program():

@@ -108,7 +108,7 @@ class JsonValue:
     def plain_object(self) -> dict[str, Any]:
         """Return an object in which no number is too large for other JSON parsers."""
         if not _is_plain(self.members()):
-            raise self.error("an object with numbers up to 2**63 and not nested deeply")
+            raise self.error(f"an object with numbers up to 2**63, and at most {_MAX_DEPTH} levels")
         return self.members()
 
     def items(self) -> Iterator["JsonValue"]:
