@@ -62,7 +62,7 @@ class PerfProcess:
         self._stack_use, self._kernel_symbols = stack_use, kernel_symbols
 
     def begin(self) -> bool:
-        """Read the maps if they are stale, before the next records; return False if the process has ended."""
+        """Read stale maps again, before the next records; return False if the process has ended."""
         process = self.process
         try:
             if self.maps_stale:

@@ -2,7 +2,7 @@
 
 One small read of the scheduler's counters shows whether a thread has run since its last sample.  A thread
 that has not run is not captured again; in wall mode, its last stack is counted once more.  In cpu mode, a
-capture counts only if the thread had a CPU when sfsample asked it to stop, or had lost its CPU to sfsample.
+capture counts only if the thread had a CPU at the request for the stop, or had lost its CPU to sfsample.
 A thread that slept, waited for a CPU, or had just been woken does not count.  A tick waits for stops for at
 most --max-pause.  A thread that stops later is captured at a checkpoint or in a later tick.  Between request
 and stop, a thread that waits for a CPU runs no code of its own.
@@ -133,7 +133,7 @@ class ProcessSampler:
     def _is_quiet(self, due: list[SampledThread]) -> bool:
         """If no due thread has run, count the due threads and return True.
 
-        sfsample notices a birth or an execve when the thread that made it is due.
+        sfsample notices a birth or an execve when the thread that called clone(2) or execve(2) is due.
         """
         ran = (t.off_cpu_counters is None or t.files.counters() != t.off_cpu_counters for t in due)
         if self._pending or not self.threads or any(ran) or (self._blame and self._blame.holders_ran()):
@@ -330,7 +330,7 @@ class ProcessSampler:
         thread.tasks_due_ns = now_ns + _TASKS_PART * (time.thread_time_ns() - began_ns)
 
     def _look_at_goroutines(self) -> None:
-        """Count the parked goroutines since the last look, and read them, for at most 5 % of the time."""
+        """Count the parked goroutines of the last look; read them again, for at most 5 % of the time."""
         carrier, now_ns, began_ns = self._goroutines, time.perf_counter_ns(), time.thread_time_ns()
         if self.waits is not None and self._leader is not None and now_ns >= carrier.tasks_due_ns:
             self._recorder.count_tasks(carrier, Capture.READ, self._recorder.now)

@@ -176,7 +176,7 @@ class Recorder:
                 self.flush(thread)
 
     def flush(self, thread: SampledThread) -> None:
-        """Count the samples that `count_idle` has put off, but not those of a brief wait."""
+        """Count the samples that `count_idle` has put off, but no sample of a brief wait."""
         if thread.last_stack is not None and thread.idle_until.number > thread.counted.number:
             if self.is_brief(thread):
                 self.stats.brief_waits += thread.idle_until.number - thread.counted.number
@@ -190,7 +190,7 @@ class Recorder:
         return sleeps and thread.idle_until.at_ns - thread.seen.at_ns < self._min_wait_ns
 
     def count_wait(self, thread: SampledThread, capture: Capture) -> None:
-        """Count a thread that has just fallen asleep; with --min-wait, count it when the wait is long."""
+        """Count a sample of a thread that has just fallen asleep; with --min-wait, only after a long wait."""
         thread.idle_until = self.now
         if not self.is_brief(thread):
             self.count(thread, capture, self.now, ran=False)

@@ -13,7 +13,7 @@ from sfsample.formats.dwarf.reader import DwarfReader
 
 _MAX_RULES = 256  # rules of one row; a signal frame may have a rule for all 130 registers of AMD64
 _NO_REGISTER = -1  # register number of a CFA that is an expression
-_MAX_STATES = 64  # remembered states; compilers use one state
+_MAX_STATES = 64  # remembered states; compilers remember one state
 # DW_CFA_advance_loc1, _loc2, _loc4, DW_CFA_MIPS_advance_loc8: opcode -> bytes of the operand
 _ADVANCES = {0x02: 1, 0x03: 2, 0x04: 4, 0x1D: 8}
 

@@ -2,7 +2,7 @@
 
 A look-up bisects the search table of `.eh_frame_hdr` in place, and then reads one FDE and its CIE.  All
 linkers encode the search table in the same way; a table with another encoding is not used.  CIEs and FDEs end
-at a zero terminator, or at the end of the section.  `.debug_frame` has other ids of CIEs than `.eh_frame`.
+at a zero terminator, or at the end of the section.  `.debug_frame` has other ids than `.eh_frame`.
 
 Invariant: any bytes parse or raise `FormatError` (tests/properties/test_eh_frame_properties.py), and a
 look-up reads a limited number of entries and bytes (tests/formats/dwarf/test_eh_frame.py).

@@ -50,7 +50,7 @@ class GoHeader(NamedTuple):
     layout: GoLayout
     quantum: int  # bytes: smallest size of an instruction
     functions: int  # number of functions
-    text: int  # vaddr from which offsets of code count; 0: see moduledata (from Go 1.26 on)
+    text: int  # vaddr from which offsets of code count; 0: moduledata states the vaddr (Go 1.26)
     names: int  # names of functions
     units: int  # offsets of the paths, for each file of each unit
     files: int  # paths

@@ -50,7 +50,7 @@ class FramePointerStepper:
     """Follows the chain of frame pointers.
 
     In a prologue or a leaf function, the step may skip the caller.  Only a table would show such a skip.
-    As gdb, the stepper assumes that the pair of words ends the frame: JIT compilers and LLVM do so.
+    Like gdb, the stepper assumes that the pair of words ends the frame: JIT compilers and LLVM put it there.
     GCC for AArch64 puts the pair at the other end of the frame, but GCC writes tables.
     """
 

@@ -1,6 +1,6 @@
 """Steps from code with known bytes: first functions of stacks, linkage stubs, signal trampolines.
 
-No unwind table describes such code, or tables are wrong there.  A pattern quotes instructions, in
+No unwind table describes such code, or the table is wrong.  A pattern quotes instructions, in
 the notation of `_pattern`.  Nothing is disassembled, so code that no pattern quotes stays unknown.
 
 Sources, first functions: glibc sysdeps/unix/sysv/linux/x86_64/{clone,clone3,__start_context}.S,
@@ -115,7 +115,7 @@ _AROUND_CLONE_S390X = _AROUND_CLONE3_S390X._replace(  # row for clone, which has
 )
 
 _AMD64_ANYWHERE = (
-    # glibc __start_context, to which the function of makecontext(3) returns (its table is wrong):
+    # glibc __start_context, to which the function of makecontext(3) returns (glibc's table is wrong):
     # mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je; call setcontext; mov %rax,%rdi; call exit
     _pattern(
         "<(f3 0f 1e fa)? '48 89 dc 48 8b 3c 24' 48 85 ff 74 .. e8 .. .. .. .. 48 89 c7 e8 .. .. .. ..>",
@@ -178,7 +178,8 @@ _AMD64_STUBS = (
     # endbr64; push index; | jmp PLT0 (perhaps with a bnd before, or nops after the jmp)
     _pattern("<f3 0f 1e fa 68 .. .. .. ..> f2? e9 .. .. .. ..", _pushed(0)),
     _pattern("f3 0f 1e fa 68 .. .. .. .. <f2? e9 .. .. .. ..>", _pushed(1)),
-    # endbr64; jmp *GOT(%rip)
+    # jmp *GOT(%rip); xchg %ax,%ax (.plt.got, and IFUNCs of static programs), or endbr64; jmp *GOT(%rip)
+    _pattern("<ff 25 .. .. .. .. 66 90>", _pushed(0)),
     _pattern("<f3 0f 1e fa f2? ff 25 .. .. .. ..>", _pushed(0)),
     # PLT0: push GOT+8(%rip); | jmp *GOT+16(%rip)
     _pattern("<ff 35 .. .. .. ..> f2? ff 25 .. .. .. ..", _pushed(1)),
