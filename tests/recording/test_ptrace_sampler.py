@@ -8,6 +8,7 @@ import pytest
 from sfsample.core.checkpoint import PENDING_STOPS, checkpoint
 from sfsample.core.snapshot import Capture, SchedulerEvidence
 from sfsample.errors import NoSuchProcess, NotPermitted
+from sfsample.process.stuck import LeftBehind
 from sfsample.recording import process_sampler, ptrace_sampler
 from sfsample.recording.sample import TickTime
 from tests.recording.fake_process import (
@@ -301,3 +302,17 @@ def test_each_reason_for_an_unknown_holder_is_counted_once(process, opened):
     sampler._last_tick = TickTime(1, 1)
     assert sampler._holder(4) is None
     assert (stats.holders_refused, stats.holders_changed, opened[0].closed) == (1, 2, True)
+
+
+def test_sampler_that_was_left_behind_writes_no_statistics(process):
+    sampler = sampler_of(process)
+
+    def leave():
+        if sampler.profile.stats.samples == 3:
+            raise LeftBehind
+        return False
+
+    with pytest.raises(LeftBehind):
+        sampler.run(leave)
+    stats = sampler.profile.stats
+    assert (stats.samples, stats.duration_s, stats.sampler_cpu_s) == (3, 0.0, 0.0)
