@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from sfsample.core.memory import BytesMemory
-from sfsample.core.snapshot import Capture, SchedulerEvidence, ThreadSnapshot
+from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason, common_tail
 from sfsample.modules.location import Located
 from sfsample.modules.module import Module
@@ -131,7 +131,8 @@ class ThreadCapturer:
             captured = self._with_python(thread, snapshot, stack, last)
             stack = captured.stack
             # a sleeping thread can be read again without a stop
-            if reading is not None and attempt < _MAX_DOUBTS and self._is_doubtful(captured):
+            doubtful = self.python is not None and self.python.is_doubtful(captured.python)
+            if reading is not None and attempt < _MAX_DOUBTS and doubtful:
                 continue
             # the cause may be a library that is unmapped only for a moment
             cut_short = stack.stop_reason is not StopReason.OUTERMOST and process.modules.has_unmapped_files
@@ -286,10 +287,6 @@ class ThreadCapturer:
         python = self.python.stack(thread, snapshot.memory, stack.frames)
         return self._captured(snapshot, stack, last)._replace(python=python, has_gil=has_gil)
 
-    def _is_doubtful(self, captured: CapturedStack) -> bool:
-        """Return True if another capture may show Python frames that this one lacks."""
-        return self.python is not None and self.python.is_doubtful(captured.python)
-
     def _kernel(
         self, thread: Thread, captured: CapturedStack, reading: SleepingThread | None
     ) -> tuple[str, ...]:
@@ -301,7 +298,8 @@ class ThreadCapturer:
             if functions and counters == reading.counters:  # it has slept on
                 return functions
         elif evidence is not None and self._with_kernel is not False:
-            return captured.kernel or _running_call(evidence)
+            call = None if evidence.call is None else syscall_name(evidence.call)
+            return captured.kernel or (() if call is None else (f"sys_{call}",))
         return captured.kernel
 
     def gil(self, thread: Thread) -> Gil | None:
@@ -381,11 +379,6 @@ class ThreadCapturer:
         all_modules = (*[known[pc] for pc in inner], *modules[len(modules) - again :])
         kernel = () if stack.frames else _KERNEL_WORKER
         return CapturedStack(snapshot, stack, self._generation, all_modules, kernel, again)
-
-
-def _running_call(evidence: SchedulerEvidence) -> tuple[str, ...]:
-    name = None if evidence.call is None else syscall_name(evidence.call)
-    return () if name is None else (f"sys_{name}",)
 
 
 def _last_stop(asleep: SyscallInfo, taken: ThreadSnapshot, stack: Stack) -> LastStop:

@@ -46,17 +46,10 @@ class ProcessSampler:
     """
 
     def __init__(
-        self,
-        process: LiveProcess,
-        capturer: ThreadCapturer,
-        recording: Recording,
-        random: Callable[[], float],
-        *,
-        named: bool,
-        since: TickTime,
-        waits: WaitFinder | None = None,
-        others: "Callable[[int], ProcessSampler | None]" = lambda _: None,
-    ) -> None:
+        self, process: LiveProcess, capturer: ThreadCapturer, recording: Recording,
+        random: Callable[[], float], *, named: bool, since: TickTime,
+        waits: WaitFinder | None = None, others: "Callable[[int], ProcessSampler | None]" = lambda _: None,
+    ) -> None:  # fmt: skip
         self.process, self.name = process, process.name
         self._capturer = capturer
         options, profile = recording.options, recording.profile
