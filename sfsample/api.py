@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sfsample.dumping.diagnose.verdict import Verdict
     from sfsample.dumping.model import ProcessDump
 
-_MAX_IDLE_S = 1.0  # seconds without CPU time; then a sampling thread that should have ended counts as stuck
+_MAX_IDLE_S = 1.0  # seconds without CPU time, after which an overdue sampling thread counts as stuck
 
 
 def record(
@@ -46,12 +46,12 @@ def record(
     `should_stop` at every tick, and at least ten times a second.  While the sampling thread is stuck in a
     system call on the target, the calling thread calls `should_stop`.  `profile`: receives the samples;
     another thread may read it during the recording.  `tell`: called with a line of text after missed ticks,
-    at most once a second.  `all_of` False: skip a process that cannot be sampled, if another process can.
-    `images`: the files and processes that earlier recordings have opened; this one leaves its own there.
+    at most once a second.  `all_of` False: sample the other processes if one process cannot be sampled.
+    `images`: files and processes that earlier recordings have opened; this one leaves its processes there.
 
     If the target is a child of the calling program, do not call `Popen.poll`, `wait` or waitpid(2) for the
-    child during the recording.  These calls also report a stop by sfsample, which Popen treats as the child's
-    end.  Use waitid(2) with WEXITED and WNOWAIT, or a pidfd.
+    child during the recording.  Popen would take a stop by sfsample for the child's end.  Use waitid(2) with
+    WEXITED and WNOWAIT, or a pidfd.
 
     Raises TargetError (NoSuchProcess, NotPermitted, UnsupportedTarget) and NoReturn, each with `help` lines,
     and ValueError for an impossible argument.
@@ -77,7 +77,7 @@ def record(
             recording = Recording(processes, options, counts, duration, start, tell or str, opened)
             INSTRUCTIONS.begin()
             choose_sampler(recording, clock).run(stop)
-            # labels again: a program that had just started may have more by now
+            # labels again: a program that had just started may have published its labels meanwhile
             _identify(counts, processes, opened, environ=options.environ)
             processes.leave_open(images)
         finally:
@@ -127,7 +127,7 @@ def _check(pids: int | Iterable[int], duration: float | None) -> list[int]:
 
 
 def _identify(profile: Profile, processes: Processes, images: ImageCache, *, environ: bool) -> None:
-    """Store in the profile what identifies each process: its labels, and facts about its program."""
+    """Store the labels of each process, and facts about its program, in the profile."""
     for process in processes.named:
         try:
             profile.identify(process.pid, identify(process, images, environ=environ))

@@ -24,7 +24,7 @@ class SfsampleError(Exception):
 
 
 class FormatError(SfsampleError):
-    """Bytes of a file or of the target are invalid, at `offset` in `section`; sfsample ignores them."""
+    """Bytes of a file or of the target are invalid, at `offset` in `section`; sfsample ignores the bytes."""
 
     def __init__(self, section: str, offset: int, what: str) -> None:
         super().__init__(f"{section}+{offset:#x}: {what}")
@@ -34,11 +34,11 @@ class FormatError(SfsampleError):
 
 
 class BadInput(SfsampleError):  # noqa: N818 - the name says what happened
-    """A file contains no profile.  The text names the place in the file and the reason."""
+    """A file contains no profile, or a process has a Python of an unknown version."""
 
 
 class TargetError(SfsampleError):
-    """Process `pid` cannot be sampled or read; the reason is the target, or the request of the user."""
+    """Process `pid` cannot be sampled or read, because of its own state or of the user's request."""
 
     def __init__(self, pid: int, what: str, *help_lines: str) -> None:
         super().__init__(what, *help_lines)

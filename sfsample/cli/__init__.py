@@ -1,6 +1,6 @@
 """Runs the command line: parses it, runs the command, turns a failure into an error line and an exit code.
 
-Only this package prints, exits and reads the environment.  It imports the module of a command only when this
+Only this package prints, exits and reads the environment.  The module of a command is imported only when the
 command runs, so that `--help` stays fast (tests/cli/test_startup.py).  A traceback is a bug of sfsample.
 """
 
@@ -77,7 +77,7 @@ def _run(argv: list[str]) -> int:
         return int(end.code or 0)
     if os.environ.get("SFSAMPLE_LOG") == "debug":
         _start_logging()
-    gc.disable()  # with `freeze` below: garbage collection then never visits the objects of the modules
+    gc.disable()  # with `freeze` below: garbage collections never visit the objects of modules
     module = import_module(f"sfsample.cli.{name_of(command).partition(' ')[0]}")
     gc.freeze()
     gc.enable()
@@ -91,7 +91,7 @@ def _start_logging() -> None:
     """Log the decisions of sfsample on stderr: why a thread was captured again, why timers were chosen, ...
 
     Each package has one logger (`sfsample.process`, for example).  Every message has the level debug.
-    Nothing is logged between a stop and its release.
+    Nothing is logged while a thread is stopped.
     """
     import logging  # most runs do not log
 

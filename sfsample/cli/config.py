@@ -1,9 +1,7 @@
 """Reads the flags of `watch` from a TOML file.  A key is the name of a flag without the dashes.
 
-sfsample turns the file into words, and puts them before the typed words, so a typed flag wins.  The parser of
-the command line checks both.
-
-To read the file again, sfsample executes itself with execve(2), so nothing of the old configuration remains.
+sfsample turns the file into words, and puts these words before the typed words, so a typed flag wins.  To
+read the file again, sfsample executes itself with execve(2), so nothing of the old configuration remains.
 """
 
 import os
@@ -90,7 +88,7 @@ def execute_anew(why: str) -> None:
         say_at(f"not reloaded: {failure}", *failure.help, "the watch goes on as before")
         return
     say_at(why)
-    for number in (signal.SIGHUP, signal.SIGUSR1):  # these would end the new program before it is ready
+    for number in (signal.SIGHUP, signal.SIGUSR1):  # signals that could end the new program too early
         signal.signal(number, signal.SIG_IGN)
     program = own_program(*sys.argv[1:])
     os.execv(program[0], program)  # noqa: S606 - no shell is needed

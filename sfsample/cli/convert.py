@@ -1,7 +1,7 @@
 """`sfsample convert`: changes the format of profiles, merges several into one, filters their stacks.
 
 `convert` filters stacks (--filter, --ignore, --focus) before it merges frames (--merge-by).  A filter that
-matches no stack is an error, because the user probably misspelt a name.
+leaves no stack is an error, because the user probably misspelt a name.
 """
 
 import re

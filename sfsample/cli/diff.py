@@ -56,7 +56,7 @@ def write_difference(
 
 
 def _grown(difference: Difference, ratio: float) -> list[str]:
-    """Return the functions that grew beyond noise, to more than `ratio` times their share before."""
+    """Return the functions that grew beyond noise, to more than `ratio` times the earlier share."""
     changes = [change for change in (*difference.by_self, *difference.by_total) if change.verdict == GREW]
     names = [change.name for change in changes if change.share_after > ratio * change.share_before]
     return [*dict.fromkeys(names)]

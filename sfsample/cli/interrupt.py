@@ -13,16 +13,15 @@ from typing import Self
 from sfsample.core.checkpoint import SUSPEND_LOCK
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
-_SAME_S = 0.2  # time in which two equal signals count as one; a user presses keys more slowly
+_SAME_S = 0.2  # time in which two equal signals count as one signal; users press keys more slowly
 
 
 class Interrupt:
     """A context in which SIGINT and SIGTERM request a stop; the second signal raises KeyboardInterrupt.
 
-    The third signal ends the process at once.  Two equal signals within 0.2 s count as one, because
+    The third signal ends the process at once.  Two equal signals within 0.2 s count as one signal, because
     timeout(1) sends its signal to the process and to the process group.  SIGHUP (the terminal was closed)
-    also requests a stop, unless nohup(1) made the process ignore SIGHUP.  After Ctrl-Z, sfsample first
-    releases all threads, so the target goes on.
+    also requests a stop, unless nohup(1) is used.  After Ctrl-Z, sfsample first releases all threads.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """Defines the values of commands.  A value holds the user's flags; `parse` returns it, and `run` takes it.
 
 A field has the name of the flag's `dest`, and the default of the flag.  This module has the parts that
-several commands share, and the value of `dump`.  Other modules have the other values, because each class
-costs 0.5 ms when sfsample starts.
+several commands share, and the value of `dump`.  The values of other commands are in other modules, because
+each class costs 0.5 ms when sfsample starts.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class DumpCommand(Command):
 
     target: Target = Target()
     options: DumpOptions = DumpOptions()
-    depth: int | None = None  # most frames of a stack that are shown; None: all
+    depth: int | None = None  # limit of the shown frames of a stack; None: all
     kernel: bool = False
     subprocesses: bool = False
     core: str | None = None

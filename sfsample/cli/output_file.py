@@ -40,7 +40,7 @@ _NEXT = {  # next step, by format
 
 
 class Output:
-    """The destination of a result.  `Output(path)` checks it before the work, so that a mistake shows early.
+    """The destination of a result.  `Output(path)` checks the path before the work: a mistake shows early.
 
     Only `write` creates a file, so an interrupted command leaves no file behind.  A path like /dev/stdout
     means an open file; `write` writes at the current offset of this file (`>> log`).  Raises SfsampleError if

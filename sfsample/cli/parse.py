@@ -159,7 +159,7 @@ def _command(
 
 
 def _build(kind: type[_T], arguments: Mapping[str, Any]) -> _T:
-    """Return a dataclass.  `arguments` has the value of each field by name, also of nested dataclasses."""
+    """Return a dataclass.  `arguments`: values by name of field, with the fields of nested dataclasses."""
     built: dict[str, Any] = {}
     for field in fields(kind):  # type: ignore[arg-type]  # a dataclass
         if is_dataclass(field.type):
@@ -180,7 +180,7 @@ def _unknown_command(command: str, words: Sequence[str]) -> UsageError:
 
 
 def _not_a_pid(command: str, word: str, what: object) -> UsageError:
-    """Return the error for a word that should be a pid; `what` says what is wrong."""
+    """Return the error for a word that should be a pid; `what`: the reason."""
     program = "sfsample" if command == "record" else f"sfsample {command}"
     if word in COMMANDS:
         help_line = f"the command comes first: sfsample {word} PID"

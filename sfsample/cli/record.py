@@ -1,6 +1,6 @@
 """`sfsample record`: samples processes for a while, or starts and samples a program, and writes the profile.
 
-Whatever ends the recording, the collected samples are written, and the summary on stderr says what was lost.
+Whatever ends the recording, the collected samples are written.  The summary on stderr counts lost samples.
 A recording without a usable result is an error, and does not change the output file.
 """
 

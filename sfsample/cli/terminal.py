@@ -36,7 +36,7 @@ def say_at(what: object, *details: str) -> None:
 def emit(text: str, *, draws: bool = False) -> None:
     """Erase the progress line, and write a printable text.  `draws`: the text is a progress line."""
     stream = sys.stderr
-    if stream is None:  # the caller closed it
+    if stream is None:  # the caller closed stderr
         return
     with _LOCK:  # the sampling thread also prints messages
         erased = _ERASE if draws or Progress.is_drawn else ""

@@ -3,7 +3,7 @@
 A refusal contains an example of a right value.
 
 Times become seconds since the epoch.  A time without an offset is local time.  If local clocks show a time
-twice (the end of summer time), the first time counts.  `now` is inf: the end of a range, never its begin.
+twice (the end of summer time), the first moment counts.  `now` is inf: the end of a range, never its begin.
 """
 
 import os
@@ -30,7 +30,7 @@ _BUILD_ID = re.compile("[0-9a-f]{6,64}", re.ASCII)
 
 
 def age(text: str) -> float:
-    """Parse an age with a unit ("7d").  A number alone would mean seconds, and delete nearly all slices."""
+    """Parse an age with a unit ("7d").  Without a unit, seconds would delete nearly all slices."""
     if text[-1:].isdecimal():
         raise refusal(text, "an age with its unit (12h, 7d, 4w)")
     return seconds(text)

@@ -1,8 +1,5 @@
 """Lists the machines (processor architectures).  No code branches on the name of a machine.
 
-The registers of a frame are a `dict[int, int]`.  A key is the DWARF number of a register.  If a key is
-absent, the value of the register is unknown.
-
 To add a machine, write its file in `core/arches/` and name it in `ARCHES` and `LAYOUTS`.
 """
 

@@ -66,9 +66,9 @@ class RegisterLayout(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of all sets together."""
+        """Size of all register sets together, in bytes."""
         return sum(register_set.size for register_set in self.sets)
 
     def word(self, number: int) -> int:
-        """Return the index of a register's 8-byte word in the first set.  Raises KeyError if absent."""
+        """Return the index of a register's 8-byte word in the first set.  Raises KeyError if absent there."""
         return dict(self.sets[0].words)[number]

@@ -4,8 +4,8 @@ A look is one capture of a thread, or all reads of locks and tasks for one dump.
 target may lead to any number of objects.  So each read reduces the budget of the look.  When the budget is
 spent, sfsample reads nothing more in this look.
 
-The cost is not measured: sfsample estimates it from the number and the size of reads.  So a busy machine does
-not lose frames.
+sfsample estimates the cost from the number and the size of reads.  A measured cost would be higher on a busy
+machine, and frames would be lost.
 """
 
 import time
@@ -18,8 +18,8 @@ from sfsample.core.checkpoint import OutOfTime, checkpoint
 # CPU time in ns, as measured with Python 3.11
 READ_NS = 4_000  # one process_vm_readv(2)
 GOROUTINE_NS = 25_000  # one goroutine: stack, walk and wait; its fields cost READ_NS more
-COPIED_NS = 1_000  # placing and naming of one frame that an earlier look has copied
-_BYTE_NS = 200  # each byte after the first 512; this includes the decoding of line tables
+COPIED_NS = 1_000  # placing and naming of one frame that was copied in a pause
+_BYTE_NS = 200  # each byte after the first 512 bytes of a read, with the decoding of line tables
 _SMALL_BYTES = 512
 
 # The first look took 8 ms with 2,000 threads, and 49 ms with 300 large functions on one stack.  Later looks
@@ -29,13 +29,13 @@ CAPTURE_NS = 80_000_000
 DUMP_NS = 2_500_000_000
 # 100,000 goroutines took 2.7 s and 72 MB.  The budget is enough for a million goroutines.
 GOROUTINES_NS = 30_000_000_000
-TASKS_NS = 100_000_000  # tasks or goroutines of a profile: enough for 100 of 2,000 tasks
+TASKS_NS = 100_000_000  # one look at tasks or goroutines for a profile: enough for 100 of 2,000 tasks
 TASKS_PER_LOOK = 100  # tasks or goroutines that sfsample reads in one look for a profile
-_FIRST_INSTRUCTIONS, _INSTRUCTIONS_PER_S = 150_000, 30_000  # code without tables; 10 us for each
+_FIRST_INSTRUCTIONS, _INSTRUCTIONS_PER_S = 150_000, 30_000  # of code without tables; each takes 10 us
 
 
 class Budget:
-    """The time that is left for a look.  Each read calls `should_stop`; if it returns True, the look ends."""
+    """The time that is left for a look.  The look also ends if `should_stop` returns True."""
 
     def __init__(self, ns: int, should_stop: Callable[[], bool] = lambda: False) -> None:
         self._ns = self._left = ns
@@ -74,7 +74,7 @@ class CountedMemory:
         self._read, self._budget, self._small_ns = read, budget, small_ns
 
     def read(self, address: int, size: int) -> bytes | None:
-        """Return exactly `size` bytes from `address`; None: they cannot be read, or the budget is spent."""
+        """Return exactly `size` bytes from `address`; None: unreadable, or the budget is spent."""
         return self._read(address, size) if self._budget.take(size, self._small_ns) else None
 
     def word(self, address: int) -> int | None:
@@ -89,11 +89,11 @@ class InstructionBudget:
     _left, _filled_s = inf, 0.0
 
     def begin(self, instructions: float = _FIRST_INSTRUCTIONS) -> None:
-        """Allow so many instructions from now on; inf: no limit."""
+        """Allow this number of instructions from now on; inf: no limit."""
         self._left, self._filled_s = instructions, time.monotonic()
 
     def check(self) -> None:
-        """Raise OutOfTime if the budget is spent for now."""
+        """Raise OutOfTime if the budget is spent; it refills with time."""
         if self._left <= 0:
             new = (time.monotonic() - self._filled_s) * _INSTRUCTIONS_PER_S
             if self._left + new <= 0:
@@ -101,7 +101,7 @@ class InstructionBudget:
             self.begin(min(self._left + new, _FIRST_INSTRUCTIONS))
 
     def take(self) -> None:
-        """Take an instruction."""
+        """Subtract one instruction."""
         self._left -= 1
         checkpoint()
 

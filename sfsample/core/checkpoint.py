@@ -21,19 +21,19 @@ SUSPEND_LOCK = threading.Lock()
 _CHECKPOINT_NS = 1_000_000  # least time between two collections
 
 _T = TypeVar("_T")
-CollectStopped = Callable[[], object]  # captures stopped threads; runs on the OS thread that has added it
+CollectStopped = Callable[[], object]  # captures stopped threads, on the OS thread that adds the function
 
 
 class OutOfTime(BaseException):
-    """Raised if work takes too long, or at its checkpoint if the recording is over."""
+    """Raised in work that takes too long, or at a checkpoint after the end of the recording."""
 
 
 class PendingStops:
-    """The functions that collect stopped threads, one for each process that has a traced thread."""
+    """The functions that collect stopped threads: one function for each process with a traced thread."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._collectors: dict[CollectStopped, int] = {}  # value: the OS thread that added it
+        self._collectors: dict[CollectStopped, int] = {}  # value: the OS thread that added the function
         self._collected_ns = 0
 
     def add(self, collect: CollectStopped) -> None:
@@ -84,7 +84,7 @@ checkpoint = PENDING_STOPS.checkpoint
 
 
 def with_checkpoints(items: Iterable[_T]) -> Iterator[_T]:
-    """Yield items that take long to make, with a checkpoint before each."""
+    """Yield items that take long to make, with a checkpoint before each item."""
     for item in items:
         checkpoint()
         yield item

@@ -1,12 +1,11 @@
 """Opens files by path, below the root directory of sfsample or of a process, and writes files atomically.
 
 A target, a core file or a sysroot chooses the paths and the files, but sfsample opens them with its own
-privileges.  So sfsample resolves a path and its symbolic links inside the root directory.  It opens only
-regular files, because opening a device or a FIFO can have an effect, or block.  A `Root` keeps its directory
-open, so files below it can be found after the process has ended.
+privileges.  So sfsample resolves a path and its symbolic links inside the root directory.  sfsample opens
+only regular files, because opening a device or a FIFO can have an effect, or block.  A `Root` keeps a root
+directory open, so sfsample finds the files below this directory even after the process has ended.
 
-openat2(2) with RESOLVE_IN_ROOT does the same, but Python does not offer this call.  Each name in a path costs
-2 us.
+Python does not offer openat2(2) with RESOLVE_IN_ROOT.  So each name in a path costs 2 us.
 
 Source: open(2), O_PATH; proc(5), /proc/PID/fd; path_resolution(7).
 """
@@ -36,8 +35,8 @@ def whole_file(path: str, mode: int, *, keep: bool = False) -> Iterator[BinaryIO
     """Yield a temporary file; when the block ends without an exception, rename it to `path`.
 
     The file belongs to the user of this process.  If the old file at `path` belongs to this user, the new
-    file gets its mode.  Raises OSError.  `keep`: if only the rename fails, keep the temporary file; then the
-    error has the temporary name in `filename`, and `path` in `filename2`.
+    file gets the mode of the old file.  Raises OSError.  `keep`: if only the rename fails, keep the temporary
+    file; then the error has the temporary name in `filename`, and `path` in `filename2`.
     """
     temporary = os.path.join(os.path.dirname(path), f".sfsample-{os.getpid()}-{time.monotonic_ns():x}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -74,7 +73,7 @@ def _check_path(path: str) -> None:
 
 
 def read_regular(path: str, max_bytes: int, *, streams: bool = False) -> bytes:
-    """Return the contents of a file (see `open_regular`).  Raises OSError, also above `max_bytes`."""
+    """Return the contents of a file (see `open_regular`).  Raises OSError, also for a larger file."""
     with open(open_regular(path, streams=streams), "rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
@@ -114,12 +113,12 @@ class Root:
 
     def __init__(self, path: str = "/") -> None:
         self._fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        # this object closes the descriptor in C: a `__del__` would lose a Ctrl-C that arrives while it runs
+        # `epoll` closes the descriptor in C: a `__del__` would lose a Ctrl-C that arrives while it runs
         self._closer = epoll.fromfd(self._fd)
 
     @property
     def identity(self) -> tuple[int, int]:
-        """Device and inode; they are equal if two processes share their root directory."""
+        """Device and inode of the directory: processes with equal values share their root directory."""
         status = os.fstat(self._fd)
         return status.st_dev, status.st_ino
 
@@ -171,14 +170,14 @@ class Root:
 class ProcessRoot(NamedTuple):
     """The files that a process sees: all files below `root`, in the process's mount namespace."""
 
-    root: Root | None  # None: sfsample may not open it
+    root: Root | None  # None: sfsample may not open the root directory
     pid: int  # pid in the process's own pid namespace
     uid: int
     mounts: str | None = None  # mount namespace; None: unknown
 
 
 def check_replaceable(path: str, old: os.stat_result | None) -> None:
-    """Raise OSError if the user may not replace `path`; `old`: the status of its file, None: no file."""
+    """Raise OSError if the user may not replace `path`; `old`: status of the present file; None: no file."""
     directory = os.path.dirname(path)
     parent = os.stat(directory)
     if not stat.S_ISDIR(parent.st_mode) or not os.access(directory, os.W_OK | os.X_OK):

@@ -1,10 +1,9 @@
 """Parses texts that come from outside: from a backend, a client, a file, the kernel, a clock.
 
-No text makes a function raise: the function returns a value or None.  int() is not enough: it accepts "1_0"
-and the digits of any script, and raises for 5,000 digits.  A time may lie beyond the years of the calendar.
+int() is not enough: it accepts "1_0" and the digits of any script, and raises for 5,000 digits.  A time may
+lie beyond the years of the calendar.
 
-Invariant: every reader returns a value or refuses the text, for each text of tests/builders/absurd.py
-(tests/test_absurd_words.py).
+Invariant: no text makes a function raise; a refused text gives None (tests/test_absurd_words.py).
 """
 
 import time
@@ -17,7 +16,7 @@ _Value = TypeVar("_Value")
 
 
 def total(parse: Callable[[_Text], _Value]) -> Callable[[_Text], _Value | None]:
-    """Return a parser that does the same as `parse`, but returns None if `parse` raises."""
+    """Return `parse` as a function that returns None where `parse` would raise."""
 
     @wraps(parse)
     def parse_or_none(text: _Text) -> _Value | None:
@@ -36,6 +35,6 @@ def natural(text: str | bytes, below: int = 1 << 63) -> int | None:
 
 
 def utc(time_s: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """Return a time since the epoch as text; if it is beyond the calendar, return the seconds."""
+    """Return a time since the epoch in UTC; a time beyond the calendar is written in seconds."""
     moment = total(time.gmtime)(time_s)
     return f"{time_s:g} s" if moment is None else time.strftime(form, moment)

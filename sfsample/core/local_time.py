@@ -36,7 +36,7 @@ def local(time_s: float) -> str:
 
 
 def zone(*times_s: float) -> str:
-    """Return the zone of local times: "EST", "EDT, EST" if it changes between them, "UTC+05:30"."""
+    """Return the zone of local times: "EST", "UTC+05:30", or "EDT, EST" if the times have two zones."""
     moments = [moment for moment in map(_moment, times_s) if moment is not None]
     return ", ".join(dict.fromkeys(map(_zone_name, moments))) or "UTC"
 
@@ -62,6 +62,6 @@ def _zone_name(moment: "datetime") -> str:
 
 
 def zone_id() -> str:
-    """Return the local zone's name in the zone database: "America/New_York"; any other text: unknown."""
+    """Return the local zone's name in the zone database ("America/New_York"), or a text that is no name."""
     path = os.environ.get("TZ", "").lstrip(":") or os.path.realpath("/etc/localtime")
     return path.rpartition("zoneinfo/")[2]

@@ -61,7 +61,7 @@ class BytesMemory:
         return None
 
     def read(self, address: int, size: int) -> bytes | None:
-        """Return `size` bytes from `address`; None if the copy lacks one of them."""
+        """Return `size` bytes from `address`; None if the copy lacks a byte."""
         offset = address - self.base
         if offset < 0 or size < 0 or offset + size > len(self.data):
             return None
@@ -69,7 +69,7 @@ class BytesMemory:
 
     @cached_property
     def words(self) -> Words | None:
-        """The aligned words, for fast reading; None: the byte order is not this machine's."""
+        """The aligned words, for fast reading; None: this machine has the other byte order."""
         if self.byteorder != sys.byteorder:
             return None
         skipped = -self.base % 8
@@ -78,7 +78,7 @@ class BytesMemory:
 
 
 class PiecewiseMemory:
-    """Copies from one instant, such as a signal handler's stack and the stack that it interrupted."""
+    """Copies from one instant: the stack of a signal handler, and the interrupted stack, for example."""
 
     __slots__ = ("pieces",)
 
@@ -98,7 +98,7 @@ class PiecewiseMemory:
         return None
 
     def read(self, address: int, size: int) -> bytes | None:
-        """Return the bytes from the first piece that has all of them."""
+        """Return the bytes from the first piece that has all bytes."""
         for piece in self.pieces:
             if (part := piece.read(address, size)) is not None:
                 return part
@@ -106,7 +106,7 @@ class PiecewiseMemory:
 
 
 class JointMemory:
-    """Pieces of memory in one buffer: (address, size, offset).  Small ones are only read from their start."""
+    """Pieces of memory in one buffer: (address, size, offset).  A small piece is read only from its start."""
 
     def __init__(
         self, data: bytes | bytearray, pieces: Iterable[tuple[int, int, int]], order: ByteOrder
@@ -145,7 +145,7 @@ class JointMemory:
         return None if offset is None else bytes(self._data[offset : offset + size])
 
     def offset(self, address: int, size: int) -> int | None:
-        """Return the buffer offset at which bytes from `address` lie; None: no piece has all of them."""
+        """Return the buffer offset at which bytes from `address` lie; None: no piece has all bytes."""
         small_size, offset = self._small.get(address, (-1, 0))
         if 0 <= size <= small_size:
             return offset
@@ -158,7 +158,7 @@ class JointMemory:
 
 
 def words_at(memory: Memory, address: int) -> Words | None:
-    """Return the words of the copy that contains `address`; None: no `BytesMemory` in `memory` has it."""
+    """Return the words of the copy that contains `address`; None: no `BytesMemory` contains `address`."""
     for piece in memory.pieces if isinstance(memory, PiecewiseMemory) else (memory,):
         if isinstance(piece, BytesMemory) and 0 <= address - piece.base < len(piece.data):
             return piece.words

@@ -25,7 +25,7 @@ def columns(text: str) -> int:
 
 
 def fit(text: str, width: int, end: str = "") -> str:
-    """Return a text of at most `width` columns; if it is longer, cut it, and let it end in `end`."""
+    """Return a text of at most `width` columns; a longer text is cut, and then ends in `end`."""
     used = kept = 0  # columns of the letters so far; number of letters that leave space for `end`
     for at, letter in enumerate(text, 1):
         used += _width(letter)

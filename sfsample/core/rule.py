@@ -10,5 +10,5 @@ class Rule(NamedTuple):
 
     base: int  # DWARF register number, or CFA
     offset: int  # bytes
-    deref: bool  # False: value = base + offset; True: value = the 8-byte word at that address
+    deref: bool  # False: value = base + offset; True: value = the 8-byte word at base + offset
     expression: bytes = b""  # DWARF expression that gives the address or value instead of base + offset

@@ -51,7 +51,7 @@ class Frame(NamedTuple):
     def lookup_pc(self) -> int:
         """The address to look up in tables and symbols.
 
-        For a return address this is an address inside the call instruction.  The return address itself may
+        For a return address, this address lies inside the call instruction.  The return address itself may
         belong to the next function: the last instruction of a function may be `call abort`.  The innermost
         frame is exact, and so is a frame that a signal interrupted.  No other code subtracts 1.
         """
@@ -62,7 +62,7 @@ found_of = itemgetter(Frame._fields.index("found"))  # like `frame.found`, but f
 
 
 def common_tail(frames: tuple[Frame, ...], others: tuple[Frame, ...]) -> int:
-    """Return the number of outermost frames that are equal; fast if the frames are the same objects."""
+    """Return the number of equal outermost frames of two stacks; fast if the stacks share frame objects."""
     same, limit = 0, min(len(frames), len(others))
     while same < limit:
         middle = (same + limit + 1) // 2

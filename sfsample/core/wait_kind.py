@@ -1,13 +1,10 @@
-"""Defines the kinds of waits, and their classes.
-
-`dump --json` has the values of WaitKind.  The label `wait` of profiles has the values of WaitClass.
-"""
+"""Defines the kinds of waits (in `dump --json`), and their classes (in the label `wait` of profiles)."""
 
 from enum import StrEnum
 
 
 class WaitKind(StrEnum):
-    """The thing for which a thread waits."""
+    """The kind of object or event for which a thread waits."""
 
     # locks and other structures of the C library
     MUTEX = "mutex"
@@ -74,5 +71,5 @@ _KINDS = {
     WaitClass.CHILD: "child, vfork",
     WaitClass.SIGNAL: "signal",
 }
-# class of a wait by its kind; a kind that is not listed gets its class from the descriptor
+# class of a wait by its kind; for a kind that is not listed, the descriptor decides
 CLASS_OF = {WaitKind(kind): name for name, kinds in _KINDS.items() for kind in kinds.split(", ")}

@@ -1,6 +1,6 @@
 """Collects the facts for a dump of a live process: captures every thread once or several times.
 
-The dump shows a thread that cannot be captured, with the reason; sfsample does not wait for this thread.
+If a thread cannot be captured, the dump shows the reason, and sfsample goes on with the next thread.
 This module reads all facts while the process lives.  The diagnosis works later, on values (`dumping.model`).
 """
 
@@ -50,12 +50,12 @@ ASKED = "sfsample was asked to end before the capture"
 TIME_OVER = "the time of the dump was over before the capture (--timeout)"
 STUCK = "a system call on the process did not return before the capture"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_MAX_ATTEMPTS = 3  # attempts to read facts and stack of a thread that runs in between
-_MAX_REST_NS = 5_000_000  # time for a thread that seldom runs to fall asleep again
-_MAX_FRAME_BYTES = 4096  # bytes of a Python frame with its variables
+_MAX_ATTEMPTS = 3  # attempts to read facts and stack while the thread does not run
+_MAX_REST_NS = 5_000_000  # longest wait in ns until a thread that seldom runs sleeps again
+_MAX_RESTS_NS = 100_000_000  # limit in ns for the sum of these waits in one look
+_MAX_FRAME_BYTES = 4096  # largest size of a Python frame with its variables
 _MAX_GO_FILES = 256  # descriptors that sfsample looks up because goroutines wait for them
 _MAX_FACTS_S = 0.5  # time in seconds to read the kernel's facts of threads that were not captured
-_MAX_RESTS_NS = 100_000_000  # limit of the sum of these times (`_MAX_REST_NS`) in one look
 
 
 class Dumper:
@@ -73,18 +73,18 @@ class Dumper:
         self._time = time.time()
         self._threads: dict[int, ThreadDump] = {}
         self._before: dict[int, ThreadDump] = {}  # threads of the previous look
-        self._to_collect: dict[int, Stat] = {}  # threads of the last look
+        self._to_collect: dict[int, Stat] = {}  # threads that the present look has not reached yet
         self._peers = KeptPeers(pause=0)
         self._rests_left_ns = 0
         self._python_problems: dict[str, None] = {}
         self._calls: tuple[Call, ...] = ()  # calls of the last capture
         self._goroutines: tuple[GoroutineGroup, ...] = ()
-        # `Goroutine.place` by address, of goroutines that wait for a lock, or may hold a lock
+        # address of a goroutine that waits for a lock, or may hold a lock -> its `Goroutine.place`
         self._with_locks: dict[int, bytes] = {}
         self._go = GoFacts()
 
     def look(self, should_stop: Callable[[], bool] = lambda: False) -> None:
-        """Capture the threads that are new or have run since the last look, until `should_stop` is true."""
+        """Capture each thread that is new or has run since the last look; end if `should_stop` is True."""
         self._before, self._threads, self._rests_left_ns = self._threads, {}, _MAX_RESTS_NS
         self._python: ThreadReader | None = None
         self._process_name = process_name(self.process.pid)
@@ -105,7 +105,7 @@ class Dumper:
             self.process.release()
 
     def _look_at_goroutines(self) -> None:
-        """Read all goroutines at the first look; later, find out which goroutines with locks have run."""
+        """At the first look, read all goroutines; at later looks, find those with locks that have not run."""
         reader = self._capturer.go.reader
         if reader is not None:
             self._go = self._go._replace(unmoved=reader.unmoved(self._with_locks))
@@ -129,7 +129,7 @@ class Dumper:
             yield each
 
     def _read_gil_again(self) -> None:
-        """Read the holder of each GIL once for all threads, which were captured at different times."""
+        """Read the holder of each GIL once more, because the threads were captured at different times."""
         again: dict[int, Gil | None] = {}  # key: address of the GIL
         for tid, thread in self._threads.items():
             if thread.gil is not None:
@@ -147,7 +147,7 @@ class Dumper:
                     self._threads[tid] = thread._replace(facts=facts)
 
     def _known(self, tid: int, stat: Stat) -> ThreadDump | None:
-        """Return the thread's dump of the previous look; None: no such dump, or the id was reused."""
+        """Return the thread's dump of the previous look; None: no dump, or another thread had the id."""
         known = self._before.get(tid)
         return known if known and known.born == stat.starttime else None
 
@@ -158,12 +158,12 @@ class Dumper:
             thread = self._collect(tid, stat) if known is None else self._update(known, stat)
         except ReadFailed as failure:
             if failure.help and not self._threads:
-                raise  # the user can raise this limit
+                raise  # the help names a limit that the user can raise
             thread = known or ThreadDump(tid, stat.name, stat.state, error=str(failure))
         if thread is not None:
             self._threads[tid] = thread
         del self._to_collect[tid]
-        self.process.running_capture.release_pending()  # do not hold a late thread until the end
+        self.process.running_capture.release_pending()  # else a thread that stopped late would be held
 
     def _collect(self, tid: int, stat: Stat) -> ThreadDump | None:
         files = self.process.proc.thread(tid)
@@ -220,9 +220,9 @@ class Dumper:
         return (known if is_disturbed else thread)._replace(looks=looks)
 
     def _capture(self, thread: ThreadDump, counters: bytes | None) -> tuple[ThreadDump, bool]:
-        """Add the stack.  Return True if the stack and the facts, read at `counters`, are of one moment.
+        """Add the stack; return True if stack and facts are of one moment, else drop the facts of the wait.
 
-        Otherwise, drop the facts about the thread's wait.
+        `counters`: the scheduler counters of the thread when the facts were read.
         """
         self.process.modules.allow_refresh()
         self._calls = ()
@@ -249,7 +249,7 @@ class Dumper:
     def _name(self, name: str, stack: PythonStack | None) -> str:
         """Return Python's name of a thread, unless the program gave the kernel another name.
 
-        From Python 3.14 on, the kernel has the first 15 bytes of this name; before, the name of the process.
+        The kernel's name is the first 15 bytes of Python's name; before Python 3.14, the process's name.
         """
         reader = self._reader() if stack else None
         python = reader.name(stack) if reader and stack else ""
@@ -280,7 +280,7 @@ class Dumper:
         return self._python
 
     def _add_uncaptured(self, why: str) -> None:
-        """Add the threads that the last look has not reached, with an earlier dump or without a stack."""
+        """Add each thread that the last look has not reached: its earlier dump, or its facts and `why`."""
         until_s = time.monotonic() + _MAX_FACTS_S
         if not (self._threads or self._to_collect):  # no look has reached a thread
             self._to_collect = dict(self.process.threads())
@@ -327,7 +327,7 @@ class Dumper:
 
 
 def _is_one_moment(thread: ThreadDump, counters: bytes | None, snapshot: ThreadSnapshot) -> bool:
-    """Return True if facts (read at `counters`) and stack are of one moment: the thread ran, or slept."""
+    """Return True if the thread ran at the capture and when its facts were read, or slept all the time."""
     if not _slept(snapshot):
         return thread.state not in "SD" and thread.call is None
     return thread.state != "R" and snapshot.scheduler is not None and snapshot.scheduler.before == counters
@@ -355,5 +355,5 @@ def _calls(found: CapturedStack) -> tuple[Call, ...]:
 
 
 def _age_ns(born: int) -> int:
-    """Return the age in ns of a thread that started `born` clock ticks after the machine (proc(5))."""
+    """Return the age in ns of a thread that started `born` clock ticks after the boot (proc(5))."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - born * 1_000_000_000 // _TICKS_PER_S

@@ -1,4 +1,4 @@
-"""Dumps a core file.  A thread with damaged registers has the reason instead of a stack."""
+"""Dumps a core file.  A thread with damaged registers has an error instead of a stack."""
 
 from collections.abc import Iterator
 
@@ -12,18 +12,21 @@ from sfsample.process.core_process import CoreProcess, open_core
 from sfsample.process.core_threads import CorePython, core_call, own_tid
 from sfsample.unwind.unwinder import Unwinder
 
-_BYTES_PER_FRAME = 320  # least bytes of the file for a frame; many threads may claim the same stack
-_MIN_FRAMES = 8  # frames that are counted for each thread, at least
+_BYTES_PER_FRAME = 320  # bytes of the file that a frame needs, because many threads may claim one stack
+_MIN_FRAMES = 8  # least number of frames to count for a thread
 
 
 def dump_core(
     path: str, exe: str | None = None, how: DumpOptions = DEFAULT_DUMP_OPTIONS, *, sysroot: str = ""
 ) -> ProcessDump:
-    """Unwind every thread.  `exe`: moved program; `sysroot`: files of another machine.  Raises CoreError."""
+    """Unwind every thread.  Raises CoreError.
+
+    `exe`: path of the program, if it was moved; `sysroot`: directory with the files of another machine.
+    """
     core = open_core(path, exe, sysroot)
     unwinder = Unwinder(core.modules, steppers=how.steppers, max_frames=how.max_frames)
     threads, problems = [*_threads(core, unwinder, path)], core.problems
-    if how.python is not PythonView.OFF:  # after the walk, which shows whether there are Python frames
+    if how.python is not PythonView.OFF:  # after the walk: native frames show whether a thread runs Python
         python = CorePython(core)
         for at, thread in enumerate(threads):
             if thread.stack and (stack := python.stack(thread.ns_tid, thread.stack.frames)) is not None:
@@ -43,13 +46,13 @@ def _threads(core: CoreProcess, unwinder: Unwinder, path: str) -> Iterator[Threa
         left -= max(len(dumped.stack.frames) if dumped.stack else 0, _MIN_FRAMES)
         if left < 0:
             raise CoreError(f"cannot dump: {path}: its threads have too many frames",
-                            "show fewer of each: --max-frames 64")  # fmt: skip
+                            "show fewer frames of each thread: --max-frames 64")  # fmt: skip
         yield dumped
 
 
 def _thread(core: CoreProcess, unwinder: Unwinder, thread: CoreThread) -> ThreadDump:
     call = core_call(core, thread)
-    # the kernel writes the signal to every thread (Linux fs/binfmt_elf.c, fill_note_info); the first got it
+    # the kernel notes the signal at every thread; the first thread got it (fs/binfmt_elf.c, fill_note_info)
     signal = thread.signal if thread is core.threads()[0] else 0
     before = ThreadDump(
         tid=thread.tid, name=core.name, state="", syscall=call and call.syscall,

@@ -1,6 +1,6 @@
 """Converts a dump to the values of a JSON document, schema sfsample.dump/1.
 
-Unknown values are null.  Texts of the target are not cleaned, because JSON escapes them.
+Unknown values are null.  Texts of the target are not cleaned, because JSON escapes control characters.
 Invariant: keys and types stay as documented (tests/live/test_cli_dump.py).
 """
 
@@ -37,7 +37,7 @@ def _fields(value: object, names: Iterable[str]) -> dict[str, Any]:
 
 
 def document(verdict: Verdict, depth: int | None = None) -> dict[str, Any]:
-    """Return the JSON document of a dump, with at most `depth` frames of each stack; None: all."""
+    """Return the JSON document of a dump, with at most `depth` frames of each stack; None: all frames."""
     findings = [
         _fields(finding, ("kind", "text", "goroutines"))
         | {"details": [*finding.lines]}
@@ -85,7 +85,7 @@ def _thread(named: NamedThread, wait: Wait | None, depth: int | None) -> dict[st
 def _goroutines(
     groups: Iterable[GoroutineGroup], waits: Mapping[int, Waiting], depth: int | None
 ) -> list[dict[str, Any]]:
-    """Return a value for each goroutine, ascending by id."""
+    """Return a JSON object for each goroutine, ascending by id."""
     found = {}
     for group in groups:
         creators = {pc: _fields(name, _OF_FUNCTION) for pc, name in group.creator_names.items()}
@@ -139,7 +139,7 @@ def _syscall(call: DecodedSyscall) -> dict[str, Any]:
 
 
 def _native(frame: Frame, module: Module | None, names: Sequence[NamedFrame]) -> Iterator[dict[str, Any]]:
-    """Yield a value for each function at a frame; inlined functions have the pc of the frame."""
+    """Yield a JSON object for each function at a frame; inlined functions have the pc of the frame."""
     for name in names:
         yield {
             "pc": hex(frame.pc),

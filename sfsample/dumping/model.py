@@ -20,7 +20,7 @@ from sfsample.runtimes.go.pending_unlocks import Unlock
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.waiting.thread import gil_state
 
-_CLOCK_ERROR_S = 0.1  # seconds; the clocks of two CPUs differ by less
+_CLOCK_ERROR_S = 0.1  # seconds; the clocks of two CPUs differ by less than this
 _MAX_SYSCALL_BYTES = 4  # length of the longest instruction that makes a system call
 
 
@@ -45,23 +45,23 @@ class ThreadState(NamedTuple):
 
 
 class ThreadDump(NamedTuple):
-    """One thread."""
+    """One thread: its facts, its stack, and its state at each look."""
 
     tid: int
     name: str
     state: str  # letter of the kernel, proc(5): "R" runs, "S" sleeps, ...; "": from a core file
     capture: Capture = Capture.FAILED  # "stopped", "read", "core" or "failed"
-    stop_ns: int | None = None  # duration of its stop in ns; None: it was not stopped
+    stop_ns: int | None = None  # duration of the stop in ns; None: the thread was not stopped
     error: str | None = None  # reason why there is no stack
-    syscall: SyscallInfo | None = None  # number and arguments of its system call; None: no system call
-    wchan: str | None = None  # kernel function in which it sleeps
+    syscall: SyscallInfo | None = None  # number and arguments of the system call; None: no system call
+    wchan: str | None = None  # kernel function in which the thread sleeps
     stack: Stack | None = None  # None: the capture failed; `error` has the reason
     modules: tuple[Module | None, ...] = ()  # module of each frame
     ns_tid: int = 0  # thread id in its own pid namespace
-    cpu_ns: int | None = None  # CPU time that it has used
+    cpu_ns: int | None = None  # CPU time that the thread has used
     idle_s: float | None = None  # seconds since the thread last ran
     call: DecodedSyscall | None = None  # `syscall` with its name and descriptors
-    kernel_stack: tuple[str, ...] = ()  # kernel functions, innermost first; (): may not be read
+    kernel_stack: tuple[str, ...] = ()  # kernel functions, innermost first; (): sfsample may not read them
     memory: Memory = PiecewiseMemory()  # copies of the memory around the lock that the thread waits for
     last_ran: LastRunTime | None = None
     looks: tuple[ThreadState, ...] = ()  # states, oldest first; other fields come from the last capture
@@ -69,7 +69,7 @@ class ThreadDump(NamedTuple):
     python: PythonStack | None = None  # Python frames; None: no Python frame
     gil: Gil | None = None  # GIL that the thread needs to run Python; None: unknown, or no GIL
     facts: PythonFacts = PythonFacts()  # facts from the objects in the Python frames
-    born: int = 0  # start time in clock ticks; differs from that of a later thread with the same id
+    born: int = 0  # start time in clock ticks; a later thread with the same id has another start time
 
     @property
     def gil_state(self) -> str | None:
@@ -80,7 +80,7 @@ class ThreadDump(NamedTuple):
     def moving(self) -> bool | None:
         """True if the thread ran between the looks; None: only one look, or no counters from the kernel.
 
-        A stop makes a sleeping thread run for an instant.  With an equal stack, it counts as not moving.
+        A stop makes a sleeping thread run for an instant.  If the stack is unchanged, False is returned.
         """
         if len(self.looks) < 2 or any(look.usage is None for look in self.looks):
             return None
@@ -94,7 +94,7 @@ class ThreadDump(NamedTuple):
     def asleep(self) -> tuple[float, float] | None:
         """Begin and end of a time in which the thread certainly slept (CLOCK_MONOTONIC); None: unknown.
 
-        After two looks, equal counters prove the sleep.  After one look, `idle_s` proves it, less exactly.
+        After two looks, equal counters prove the sleep.  After one look, `idle_s` is a less exact proof.
         """
         if self.capture is Capture.CORE:
             return (0.0, 0.0)  # one instant for all threads
@@ -118,9 +118,9 @@ class GoroutineMember(NamedTuple):
     """One goroutine of a group."""
 
     id: int
-    since_s: float | None  # least time for which it has waited, in seconds; None: unknown
-    parent: int  # id of the goroutine that created it; 0: unknown
-    created_at: int = 0  # return address in the function that created it; 0: unknown
+    since_s: float | None  # least time for which the goroutine has waited, in seconds; None: unknown
+    parent: int  # id of the goroutine that created this goroutine; 0: unknown
+    created_at: int = 0  # return address in the function that created the goroutine; 0: unknown
     wait: GoWait = NO_WAIT
     unlocks: tuple[Unlock, ...] = ()  # its pending deferred Unlock calls
 
@@ -143,7 +143,7 @@ class GoroutineGroup(NamedTuple):
         return tuple(name for names in self.names for name in names)
 
     def rows(self, depth: int | None) -> list[tuple[Frame, Module | None, tuple[NamedFrame, ...]]]:
-        """Return the innermost `depth` frames of the stack (None: all) with module and names."""
+        """Return the innermost `depth` frames of the stack (None: all frames) with module and names."""
         frames = self.stack.frames if self.stack else ()
         return [*zip(frames, self.modules, self.names, strict=False)][:depth]
 
@@ -175,7 +175,7 @@ class ProcessDump(NamedTuple):
     others: tuple[tuple[int, str], ...] = ()  # pid and name of other processes that sentences name
     stop_signal: int = 0  # number of the signal that stopped the process; 0: unknown, or not stopped
     tracer: tuple[int, str] | None = None  # pid and name of the process that traces this one
-    ran: tuple[int, ...] | None = None  # threads captured later than the others; None: not --consistent
+    ran: tuple[int, ...] | None = None  # threads that ran on at the common instant; None: not --consistent
     followed: bool = False  # True: the user did not name the process, but a named process waits for it
     goroutines: tuple[GoroutineGroup, ...] = ()  # largest group first
     go: GoFacts = GoFacts()
@@ -183,9 +183,9 @@ class ProcessDump(NamedTuple):
 
 
 def is_same_place(first: Stack | None, last: Stack | None) -> bool:
-    """Return True if two stacks are equal, apart from a step back to the instruction of the system call.
+    """Return True if two stacks are equal, or differ only by a step back to the system call's instruction.
 
-    On AArch64, a stopped thread that restarts its system call has stepped back; a sleeping thread has not.
+    On AArch64, a stop moves the pc back if the system call will restart.  Reading a sleeping thread does not.
     """
     if first is None or last is None or not first.frames or not last.frames:
         return first == last

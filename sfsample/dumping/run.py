@@ -90,8 +90,8 @@ def dump_all(
     """Dump several processes; if a dump fails, go on with the next process.
 
     `meanwhile` gets the dumps of the first look during the wait for the second look.  If `should_stop`
-    returns True, or the time is over, the dump ends, and threads that it has not reached have no stack.
-    `follow`: also dump descendants that these processes wait for, if sfsample may read them.
+    returns True, or the time is over, the dump ends, and the remaining threads have no stack.
+    `follow`: also dump the descendants for which these processes wait, if sfsample may read the descendants.
     """
     run = _Run(how, should_stop, follow=follow)
     try:
@@ -101,7 +101,7 @@ def dump_all(
 
 
 class _Run:
-    """One dump of several processes.  Each step has its own OS thread, so a stuck process delays no other."""
+    """One dump of several processes.  A step has its own OS thread, so a stuck process delays only itself."""
 
     def __init__(self, how: DumpOptions, should_stop: Callable[[], bool], *, follow: bool) -> None:
         self._how, self._was_asked, self._with_awaited = how, should_stop, follow
@@ -121,7 +121,7 @@ class _Run:
         for number in range(self._how.looks):
             rested_s = time.monotonic() + self._how.interval  # the wait includes `meanwhile`
             if number == 1:
-                with suppress(TargetError, NoReturn):  # a failure occurs again later, or only names are lost
+                with suppress(TargetError, NoReturn):  # looks will fail again; `meanwhile` costs only names
                     self._step(lambda _: meanwhile([dumper.result() for dumper in self._dumpers.values()]))
             if number and not self._rest(rested_s):
                 break
@@ -143,7 +143,7 @@ class _Run:
         named = tuple(self._dumpers)
         for pid in (chain := list(named)):
             found = set[int]()
-            with suppress(TargetError, NoReturn):  # the failure occurs again later
+            with suppress(TargetError, NoReturn):  # the result of this process fails again, and is reported
                 found = self._step(self._dumpers[pid].awaited)
             for awaited in sorted(found - self._dumpers.keys()):
                 if len(self._followed) < _MAX_FOLLOWED and _descends(awaited, named):
@@ -194,7 +194,7 @@ class _Run:
         except NoThread:
             if not self._dumpers:
                 raise
-            return work(self._should_stop)  # a limit of threads must not prevent the first look
+            return work(self._should_stop)  # a limit on the number of threads must not prevent the first look
 
     def close(self) -> None:
         """Close the files of all processes.  Only a stuck call may still hold threads."""
@@ -203,7 +203,7 @@ class _Run:
 
 
 def _open(pid: int, how: DumpOptions, image_cache: ImageCache, _stop: object) -> Dumper:
-    """Open a process.  A process that a debugger traces can be read, and the debugger may detach."""
+    """Open a process, even if a debugger traces it: sfsample can read it, and the debugger may detach."""
     try:
         process = LiveProcess(pid, how.stack_bytes, attach=how.stop, image_cache=image_cache)
     except AlreadyTraced:  # (the next attempt also fails if the process is set aside)
@@ -237,7 +237,10 @@ class Examiner:
             self._symbolizer.give_up(why)
 
     def __call__(self, dumps: Sequence[ProcessDump]) -> "Verdict":
-        """Return the verdict on the same processes at each call; followed processes only if in a deadlock."""
+        """Return the verdict.  A followed process is shown only if in a deadlock.
+
+        Each call must get dumps of the same processes, because the symbolizer is made only once.
+        """
         from sfsample.dumping.diagnose.named_thread import name_threads
         from sfsample.dumping.diagnose.verdict import judge
         from sfsample.dumping.goroutines import name_goroutines

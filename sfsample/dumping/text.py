@@ -32,8 +32,8 @@ _MAX_SENTENCE_WIDTH = 100  # columns; a narrower terminal wraps earlier
 _MAX_NAME_IN_FILE = 100  # characters; a longer function name is folded
 _MAX_COMMAND = 240  # characters of a command line
 _MAX_TIDS = 12  # thread ids that are shown of one group
-_MAX_CREATORS = 3  # functions shown that created a group of goroutines
-_MAX_TASKS = 100  # tasks shown of a thread
+_MAX_CREATORS = 3  # shown functions that created a group of goroutines
+_MAX_TASKS = 100  # shown tasks of a thread
 
 
 class Style(NamedTuple):
@@ -44,7 +44,7 @@ class Style(NamedTuple):
     bold: Callable[[str], str] = str  # function that highlights a line
     whole: bool = False  # True: long names are not folded
     kernel: bool = False  # True: show the kernel stack of every thread
-    depth: int | None = None  # most frames of a stack that are shown; None: all
+    depth: int | None = None  # largest number of shown frames of a stack; None: all frames
     python: PythonView = PythonView.AUTO
 
 
@@ -143,7 +143,7 @@ def _connections(call: DecodedSyscall | None, style: Style) -> Iterator[str]:
 def _members(group: Group, style: Style) -> Iterator[str]:
     """Yield the thread ids of a group, with names if the names differ.
 
-    If the names differ in more than the digits at their end, all threads are shown, otherwise a few.
+    At most `_MAX_TIDS` threads are shown, but all threads if the names differ before their last digits.
     """
     names = {thread.dump.name for thread in group}
     kinds = {name.rstrip("0123456789") for name in names}
@@ -200,7 +200,7 @@ def _wait(group: Group, waits: Mapping[int, Wait | None], wording: Wording, styl
     if (
         wait is None
         or wait.kind is WaitKind.STOPPED
-        or (  # servers that wait for descriptors; the line with the system call shows these
+        or (  # a server that waits for descriptors, which the line with the system call shows
             wait.is_usual and not wait.pids and wait.kind is not WaitKind.SLEEP and call and call.descriptors
         )
     ):
@@ -264,7 +264,7 @@ def _stack_end(stack: Stack, style: Style) -> Iterator[str]:
 
 
 def _python(named: NamedThread, style: Style) -> Iterator[str]:
-    """Yield the Python frames.  They come before native frames, because they say more to the user."""
+    """Yield the Python frames, which come before native frames because the user knows Python frames best."""
     frames = named.python
     shown = enumerate(zip(frames[: style.depth], map(named.locals_of, range(len(frames))), strict=False))
     for (frame, variables), run in groupby(shown, key=lambda numbered: numbered[1]):

@@ -1,6 +1,6 @@
 """Encodes and decodes the wire format of protocol buffers, as far as profiles need it.
 
-It knows no schemas.  Readers skip 32-bit and 64-bit fields.  Damage and groups raise FormatError.
+This module knows no schemas.  Readers skip 32-bit and 64-bit fields.  Damage and groups raise FormatError.
 
 Source: https://protobuf.dev/programming-guides/encoding
 """
@@ -47,7 +47,7 @@ def packed(field: int, numbers: Iterable[int]) -> bytes:
 
 
 def read_varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Return the integer at offset `at`, and the offset after it.  Raises FormatError if it has no end."""
+    """Return an integer, and the offset after it.  Raises FormatError if the integer does not end."""
     number = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
@@ -61,7 +61,7 @@ def read_varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Yield (field number, integer or bytes) in order.  Raises FormatError at damage."""
+    """Yield (field number, integer or bytes) in order.  Raises FormatError if `data` is damaged."""
     at = 0
     while at < len(data):
         start = at

@@ -1,12 +1,11 @@
-"""Packs and unpacks the compressed parts of a file: columns of numbers, and batches of names.
+"""Packs and unpacks the compressed parts of a history file: columns of numbers, and batches of names.
 
 A slice is four columns of one length: the numbers of its stacks (ascending, each as the difference from the
-previous one), samples, wall time and CPU time.  Numbers have 64 bits.  The lowest bytes of all numbers come
-first, then the second lowest bytes, and so on, because zlib compresses runs of equal bytes best.
-
+previous number), samples, wall time and CPU time.  Numbers have 64 bits.  The lowest bytes of all numbers
+come first, then the second lowest bytes, and so on, because zlib compresses runs of equal bytes best.
 Times are in units of 0.1 ms.  Smaller digits are noise, and would take more than half of all bytes.
 
-A batch of names is JSON, with the frames and stacks of a slice that are new in the file.
+A batch of names is JSON: the frames and stacks of a slice that are not yet in the file.
 
 Invariant: any bytes give values or raise BadInput, at a cost in proportion to their size
 (tests/history/test_blobs.py).
@@ -31,9 +30,9 @@ from sfsample.report.time_slices import TIME_UNIT_NS, Columns
 from sfsample.symbolize.named_frame import NamedFrame
 
 _T = TypeVar("_T", bound=Hashable)
-_MAX_BLOB_BYTES = 64 << 20  # size after unpacking
+_MAX_BLOB_BYTES = 64 << 20  # size of a blob after unpacking
 _COLUMNS, _NUMBER_BYTES = 4, 8
-_MEMBERS = 4  # members of a stack
+_MEMBERS = 4  # members of a stack in a batch
 _BATCH_COST = 4  # units for each byte of a batch (see report/budget.py)
 
 
@@ -55,7 +54,7 @@ def pack_columns(columns: Columns) -> bytes:
 
 
 def unpack_columns(blob: bytes, stacks: int, budget: ReadingBudget) -> Columns:
-    """Return the columns of a slice; `stacks`: number of stacks of its service.  Raises BadInput."""
+    """Return the columns of a slice; `stacks`: number of stacks of the slice's service.  Raises BadInput."""
     data = _decompress(blob)
     budget.charge(len(data))
     count, rest = divmod(len(data), _COLUMNS * _NUMBER_BYTES)
@@ -64,7 +63,7 @@ def unpack_columns(blob: bytes, stacks: int, budget: ReadingBudget) -> Columns:
     joined = bytearray(len(data))
     for byte in range(_NUMBER_BYTES):
         part = data[byte * _COLUMNS * count : (byte + 1) * _COLUMNS * count]
-        if part != bytes(len(part)):  # high bytes, which are 0 in most numbers
+        if part != bytes(len(part)):  # False for most high bytes, which are 0; `joined` has the zeros already
             joined[byte::_NUMBER_BYTES] = part
     numbers = array("Q")
     numbers.frombytes(joined)  # twice as fast as `struct.unpack`
@@ -103,12 +102,12 @@ def _decompress(blob: object) -> bytes:
 
 
 class ServiceNames:
-    """The frames and stacks of one service in one file; no thread ids, which change with each restart."""
+    """The frames and stacks of one service in one file; no thread ids, as each restart changes these ids."""
 
     def __init__(self) -> None:
         self.frames = Numbers[NamedFrame]()
         self.stacks = Numbers[tuple[str, str, tuple[int, ...], str]]()  # process, thread, frames, stop reason
-        self._packed = 0, 0  # numbers of frames and stacks that are in batches
+        self._packed = 0, 0  # number of frames, and number of stacks, that are in batches
 
     def number_stacks(self, report: Report) -> list[int]:
         """Return the number of each stack of a report."""
@@ -129,7 +128,7 @@ class ServiceNames:
         return builder.finish()
 
     def pack(self) -> bytes | None:
-        """Return a batch of the frames and stacks that are in no batch yet, or None if there are none."""
+        """Return a batch of the frames and stacks that are in no batch yet; None: all are in batches."""
         frames = [*islice(self.frames, self._packed[0], None)]
         stacks = [*islice(self.stacks, self._packed[1], None)]
         self._packed = len(self.frames), len(self.stacks)
@@ -151,6 +150,6 @@ class ServiceNames:
 
 
 def _add(values: Numbers[_T], value: _T) -> None:
-    if value in values:  # a second entry would change the numbers of all later entries
-        raise BadInput("damaged: a frame or a stack is there twice")
+    if value in values:  # a duplicate would change the numbers of all later frames or stacks
+        raise BadInput("damaged: a frame or a stack occurs twice")
     values[value] = len(values)

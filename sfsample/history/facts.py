@@ -1,4 +1,4 @@
-"""Plain values of a history; `read_facts` and `read_gap` check all values, as a file can contain anything."""
+"""Defines the values of a history; `read_facts` and `read_gap` check them, as a file can contain anything."""
 
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -11,8 +11,8 @@ from sfsample.recording.stats import coverage_of
 from sfsample.report.merge import sum_known
 from sfsample.report.report import CPU, WEIGHTS, Report
 
-_COUNTS = ("cpu_charged_ns", "cpu_sampled_ns", "ticks", "late_ticks")  # numbers of a report's statistics
-TIERS = {"1m": 60, "10m": 600, "1h": 3600}  # the length of a slice of the tier, in seconds
+_COUNTS = ("cpu_charged_ns", "cpu_sampled_ns", "ticks", "late_ticks")  # counts in a report's statistics
+TIERS = {"1m": 60, "10m": 600, "1h": 3600}  # name of a tier -> length of its slices, in seconds
 _MAX_TIME_S = 9.2e9  # seconds since the epoch (year 2261); as ns, they fit into 64 bits
 _MAX_COUNT = (1 << 63) - 1
 _MAX_TEXT = 1 << 16  # characters
@@ -122,7 +122,7 @@ def merged_facts(group: Sequence[SliceFacts], tier: str) -> SliceFacts:
 
 
 def grouped(slices: Iterable[SliceFacts], key: Callable[[SliceFacts], _K]) -> dict[_K, list[SliceFacts]]:
-    """Return the slices by their key, in the same order."""
+    """Return the slices by their key; slices with the same key keep their order."""
     groups: dict[_K, list[SliceFacts]] = {}
     for facts in slices:
         groups.setdefault(key(facts), []).append(facts)
@@ -136,11 +136,8 @@ def merge_key(facts: SliceFacts, tier: str) -> tuple[object, ...]:
     return (*what, facts.id if facts.pinned else facts.begin_s // TIERS[tier])
 
 
-# -- rows
-
-
 def as_row(facts: SliceFacts) -> tuple[Any, ...]:
-    """Return the values of the columns."""
+    """Return the row of a slice: a value for each of `COLUMNS`."""
     row = facts._replace(labels=json.dumps(dict(facts.labels)),  # type: ignore[arg-type]
                          weights=",".join(facts.weights), pinned=int(facts.pinned))  # type: ignore[arg-type]  # fmt: skip
     return row[1:]

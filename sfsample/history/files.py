@@ -1,8 +1,8 @@
 """One file of a history: an SQLite database with the slices of one UTC day.
 
 The tables have facts in columns, and stacks as blobs (history/blobs.py).  A commit is written to the
-write-ahead log first, so a killed writer loses only the slice that it was writing.  A reader sees the file in
-the state at its opening, even if slices are written, merged or deleted meanwhile.
+write-ahead log first, so a killed writer loses only the slice that it was writing.  A reader sees the file as
+it was when the reader opened it, even if other processes then write, merge or delete slices.
 
 sfsample uses a file only if it belongs to this user or to root, and no other user may write to it.  The file
 must have exactly the tables of this version, so no view and no SQL trigger runs.  Every query has a limit.
@@ -32,7 +32,7 @@ from sfsample.report.time_slices import TIME_UNIT_NS, Columns, TimeSlice, add_co
 _VERSION = 3  # version of the tables
 _BUSY_S = 30.0  # seconds to wait while another process writes
 _MAX_STEPS = 500  # steps of one statement: 10 to 20 s
-_STEP = 1_000_000  # instructions of SQLite's virtual machine
+_STEP = 1_000_000  # instructions of SQLite's virtual machine in a step
 _MAX_VALUE_BYTES = 100 << 20
 _MAX_SLICES = 2_000_000  # slices that are read from a file
 _Stacks = tuple[ReportStats, Columns]  # the statistics of a slice, and its columns
@@ -45,7 +45,7 @@ _SCHEMA = (
     "CREATE TABLE names (id INTEGER PRIMARY KEY, service TEXT, batch BLOB)",
     "CREATE TABLE gap (begin_s REAL, end_s REAL, service TEXT, why TEXT)",
 )
-_COUNTER = "CREATE TABLE sqlite_sequence(name,seq)"  # SQLite's, for AUTOINCREMENT
+_COUNTER = "CREATE TABLE sqlite_sequence(name,seq)"  # table that SQLite adds for AUTOINCREMENT
 
 
 def inode_of(path: str) -> int:
@@ -60,7 +60,7 @@ class Damaged(BadInput):
 
 
 class HistoryFile:
-    """An open file.  Methods raise BadInput if the file is damaged, sqlite3.Error if a write fails."""
+    """An open history file.  Methods raise BadInput if it is damaged, sqlite3.Error if a write fails."""
 
     def __init__(self, path: str, *, write: bool = False) -> None:
         if write:
@@ -161,12 +161,10 @@ class HistoryFile:
         [(number,)] = self._rows("PRAGMA application_id")
         return int(number)
 
-    # -- reading
-
     def facts(self, first: int = 0, chosen: Selection = Selection()) -> Iterator[SliceFacts]:  # noqa: B008
         """Yield the facts of slices whose number is at least `first`, in the order of their numbers.
 
-        `chosen` makes the query faster: some slices that are not selected are left out, but not all.
+        `chosen` only makes the query faster: the result may still have slices that are not selected.
         """
         stem = os.path.basename(self.path).removesuffix(".sqlite")
         is_any = chosen.begin_s == 0 and chosen.end_s == inf
@@ -181,7 +179,7 @@ class HistoryFile:
         return {tier for (tier,) in self._rows("SELECT DISTINCT tier FROM slice WHERE NOT pinned LIMIT 9")}
 
     def gaps(self) -> list[Gap]:
-        """Return the gaps."""
+        """Return all gaps in the file."""
         query = f"SELECT begin_s, end_s, service, why FROM gap LIMIT {_MAX_SLICES}"  # noqa: S608 - constants
         return [*map(read_gap, self._rows(query))]
 
@@ -238,7 +236,7 @@ class HistoryFile:
         return self._report(facts, stats, columns), slices
 
     def stacks(self, facts: SliceFacts) -> _Stacks:
-        """Return a slice's statistics and columns.  Raises BadInput if `facts.samples` is not their sum."""
+        """Return a slice's statistics and columns.  Raises BadInput if their sum is not `facts.samples`."""
         stacks = len(self.names(facts.service).stacks)
         for stats, blob in self._rows("SELECT stats, rows FROM stacks WHERE id = ?", facts.number):
             columns = blobs.unpack_columns(blob, stacks, self._budget)
@@ -257,7 +255,7 @@ class HistoryFile:
         """Return a sentence for each damage that SQLite finds."""
         return [str(text) for (text,) in self._rows("PRAGMA integrity_check(5)") if text != "ok"]
 
-    # -- writing, within `writing`
+    # -- changes; the caller uses these methods within `writing`
 
     def insert(self, facts: SliceFacts, report: Report) -> None:
         """Add a slice.  Raises BadInput if a number is too large."""
@@ -266,7 +264,7 @@ class HistoryFile:
         if batch := names.pack():
             self._run("INSERT INTO names (service, batch) VALUES (?, ?)", facts.service, batch)
         samples, *times = map(report.column, WEIGHTS)
-        # A stack may occur twice, because threads have no ids; `_sums` adds equal stacks.
+        # A stack may occur twice, because names have no thread ids; `_sums` adds equal stacks.
         parts = [(report.stats, (numbers, samples, *map(blobs.in_units, times)))]
         stats, columns = self._sums([facts], parts)
         self._insert(facts, stats.having(cpu_ms_by_second=report.stats.cpu_ms_by_second), columns)
@@ -288,7 +286,7 @@ class HistoryFile:
         self._run("UPDATE slice SET pinned = 1 WHERE id = ?", facts.number)
 
     def compact(self) -> None:
-        """Free the space of deleted slices if it is more than 1/8 of the file; not within `writing`."""
+        """Free the space of deleted slices if they took more than 1/8 of the file; not within `writing`."""
         [(free, pages)] = self._rows("SELECT * FROM pragma_freelist_count, pragma_page_count")
         if 8 * free > pages:
             self._run("VACUUM")

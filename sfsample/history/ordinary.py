@@ -4,8 +4,8 @@ Both times of a pair lie before the end of the first compared time, or both lie 
 compared time.  Otherwise the change would lie between the two times of a pair, and would seem to be ordinary.
 
 If the compared times are at least half a day apart, pairs have the same hours of other days, because only
-such pairs show the differences between days.  If the compared times are nearer, and the history has few days,
-a pair can be any two other times that are as far apart.
+such pairs show the differences between days.  If the compared times are less than half a day apart, and the
+history has few days, a pair can be any two other times that are as far apart.
 """
 
 from bisect import bisect_left
@@ -18,10 +18,10 @@ from sfsample.history.facts import SliceFacts
 from sfsample.history.paths import DAY_S
 
 _FAR_S = DAY_S / 2
-_ENOUGH_DAYS = 10  # pairs; if so many have the same hours of other days, no other pairs are used
+_ENOUGH_DAYS = 10  # pairs; if ten pairs have the same hours of other days, no other pairs are used
 _MAX_PAIRS = 28
-_MAX_SLICES = 4000  # slices that are read, in about 2 s
-_MAX_TRIED = 10_000  # pairs that are tried; slices may cover few of them
+_MAX_SLICES = 4000  # slices to read, which takes about 2 s
+_MAX_TRIED = 10_000  # pairs to try, because slices may cover few of the pairs
 _LEAST_S = 1.0  # shortest time that is compared
 _LEAST_COVERED = 0.8  # share of a period that slices must cover
 

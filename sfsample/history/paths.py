@@ -71,7 +71,7 @@ def check_owner(path: str, *, directory: bool = False) -> None:
 
 
 def remove(name: FileName) -> None:
-    """Unlink a file of a history, after SQLite's files beside it, which a new file would inherit."""
+    """Unlink a file of a history.  SQLite's files beside it go first: a new file would inherit them."""
     for suffix in (*BESIDE, ""):
         with suppress(FileNotFoundError):
             os.unlink(name.path + suffix)
@@ -91,8 +91,8 @@ def set_aside(name: FileName) -> str:
 def lock(directory: str, name: str) -> int | None:
     """Return a descriptor that holds the lock `name` while open, or None if another process has the lock.
 
-    All locks are bytes of one file, so only one file remains.  A lock ends with its process, even if the
-    process is killed (open file description locks: fcntl(2)).
+    All locks are bytes of the file `.lock`, so no other file remains.  A lock ends with its process, even if
+    the process is killed (open file description locks: fcntl(2)).
     """
     path = os.path.join(directory, ".lock")
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -16,7 +16,6 @@ from sfsample.report.difference import Ordinary, Side, count
 from sfsample.report.report import Report
 
 COVER_ONLY = "slices cover only"  # begin of a text about missing slices, which were never recorded
-
 _MAX_SERVICES = 10  # services that an error lists
 
 
@@ -25,7 +24,7 @@ class Compared(NamedTuple):
 
     sides: list[Side]  # before and after
     ordinary: Ordinary  # pairs of ordinary times; a change must be larger than their differences
-    reports: list[Report]  # reports of both sides; [] if no caller needs them
+    reports: list[Report]  # reports of both sides; [] without `keep_reports`
 
 
 def with_owner(history: History, selection: Selection) -> Selection:
@@ -97,7 +96,7 @@ def _selected(selection: Selection) -> str:
 
 
 def contents(history: History, wanted: str | None = None) -> Iterator[str]:
-    """Yield a line about the slices of the wanted service; if it has none, lines about other services."""
+    """Yield a line about the slices of the wanted service; without slices, lines about other services."""
     slices = grouped(history.slices(), lambda facts: facts.service)
     if not slices:
         yield f"{history.directory} has no slice; `sfsample watch` records slices"

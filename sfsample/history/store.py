@@ -1,4 +1,4 @@
-"""A history in a directory: several watches may write, each its own services, while others read."""
+"""A history in a directory.  Several watches may write, each its own services, while other programs read."""
 
 import os
 import sqlite3
@@ -73,8 +73,6 @@ class History:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-
-    # -- writing
 
     def add(self, closed: Slice) -> None:
         """Keep a slice, so that it survives a crash of this program."""
@@ -161,10 +159,8 @@ class History:
         with self._errors("cannot tidy", self.directory):
             tidy(self.directory, now_s, keep_for_s, keep_bytes, self.skipping)
 
-    # -- reading
-
     def last_end_s(self, service: str, before_s: float) -> float | None:
-        """Return the end of the last slice or gap in the 24 hours before a time; None: there is none."""
+        """Return the end of the last slice or gap in the 24 hours before a time; None: no slice, no gap."""
         recent = Selection(service, before_s - DAY_S, before_s)
         ends = [*(facts.end_s for facts in self.slices(recent)), *(gap.end_s for gap in self.gaps(recent))]
         return max(ends, default=None)

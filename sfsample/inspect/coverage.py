@@ -1,11 +1,9 @@
 """Measures the share of a module's code that its unwind tables cover.
 
-In a hostile file, many functions may share the same rows.  So the size of the file limits the size of a table
-and the number of rows.
+Many functions of a hostile file may share rows, so the size of the file limits the size and rows of a table.
 
 Code is the bytes of executable sections or, if the file has no sections, of executable segments.  Each byte
-counts once.  A table may also cover bytes that are not code; they do not count.  The extents of functions are
-read, but not their rows.
+counts once.  Only bytes of code count.  The extents of functions are read, but not the rows of functions.
 """
 
 from bisect import bisect_right
@@ -15,7 +13,7 @@ from typing import NamedTuple
 from sfsample.errors import SfsampleError
 from sfsample.modules.module import Module
 
-_LEAST_SIZE = 50_000_000  # bytes; the limits of a smaller file are those of a file of this size
+_LEAST_SIZE = 50_000_000  # bytes; a smaller file has the limits of a file of this size
 _BYTES_PER_ROW = 25  # a file of 25 million bytes may have a million rows
 _FILE_PER_TABLE = 4  # least ratio of the size of the file to the size of an unwind table
 
@@ -30,7 +28,7 @@ class Coverage(NamedTuple):
     eh_frame_bytes: int  # bytes that `.eh_frame` covers
     uncovered_bytes: int  # bytes that neither table covers
     eh_frame_fdes: int  # number of FDEs
-    dropped: tuple[Range, ...]  # functions in `.eh_frame` that SFrame lacks; empty if there is no SFrame
+    dropped: tuple[Range, ...]  # functions in `.eh_frame` that SFrame lacks; empty without SFrame
 
     def share(self, part: int) -> float:
         """Return `part` bytes as a share of all code, 0 to 1."""

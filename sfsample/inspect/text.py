@@ -26,7 +26,7 @@ FunctionName = Callable[[int], str]  # vaddr -> text
 
 
 class Inspection(NamedTuple):
-    """The results for one module."""
+    """The result of inspecting one module."""
 
     module: Module
     findings: tuple[str, ...]  # texts about damage in the tables
@@ -140,7 +140,7 @@ def inspection_json(inspection: Inspection, *, rows: bool) -> dict[str, Any]:
 
 
 def _tables_json(module: Module, *, rows: bool) -> dict[str, Any]:
-    """Return one JSON object for the SFrame tables of a file; the header is that of the first table."""
+    """Return one JSON object for all SFrame tables of a file, with the header fields of the first table."""
     first = module.tables.sframe[0]
     document: dict[str, Any] = {
         "version": first.version,
@@ -182,7 +182,7 @@ def _function_json(fde: SFrameFde, table: SFrameTable) -> dict[str, Any]:
 
 
 def _rule_text(rule: Rule | None, arch: Arch) -> str | None:
-    """Return a rule as text; None: there is no rule, so the register is unchanged."""
+    """Return a rule as text; None: no rule, so the register is unchanged."""
     if rule is None:
         return None
     if rule.expression:
@@ -207,7 +207,7 @@ def _ra_text(fre: SFrameFre, table: SFrameTable) -> str | None:
 
 
 def _rows_of(fde: SFrameFde, table: SFrameTable) -> tuple[SFrameFre, ...]:
-    """Return the rows of a function; (): they are damaged, and the findings say so."""
+    """Return the rows of a function; (): the rows are damaged, which the findings say."""
     try:
         return table.decode(fde)
     except FormatError:

@@ -1,9 +1,8 @@
 """Finds the separate debug file of an ELF image, by build-id or by `.gnu_debuglink`.
 
-Invariant: a debug file is used only if it belongs to the image; otherwise it is reported
+Invariant: a debug file that does not belong to the image is not used, but reported
 (tests/symbolize/test_module_symbols.py).  The build-ids of file and image must be equal, and their code
-sections must have the same addresses.  If the file or the image has no build-id, `.gnu_debuglink` must have
-the CRC of the file.
+sections must have the same addresses.  Without build-ids, the CRC in `.gnu_debuglink` must be right.
 
 Source: gdb manual, "Debugging Information in Separate Files".  `.gnu_debuglink` is a name, padding to a
 multiple of 4 bytes, and a CRC-32.
@@ -26,6 +25,7 @@ _MAX_LINK_BYTES = 4096
 _MAX_CRC_BYTES = 1 << 30  # bytes of a file whose CRC is computed; this takes 1 to 3 s
 _CHUNK_BYTES = 1 << 20  # bytes read between two checkpoints
 
+_here = cache(Root)  # function that returns the root directory of this machine
 FetchDebugFile = Callable[[str], mmap | None]  # argument: build-id
 
 
@@ -33,7 +33,7 @@ class DebugFile(NamedTuple):
     """The result of a search for a debug file."""
 
     image: ElfImage | None
-    refused: str = ""  # reason why `image` is None although there was a file; "": there was none
+    refused: str = ""  # reason why no file was used; "": no file was found
 
 
 class DebugFiles:
@@ -95,13 +95,8 @@ class DebugFiles:
             yield root, f"{debug_dir}/{link}"
 
 
-@cache
-def _here() -> Root:
-    return Root()
-
-
 def debug_link(image: ElfImage) -> tuple[str, int] | None:
-    """Return file name and CRC of `.gnu_debuglink`; None: it is missing or damaged, or names a directory."""
+    """Return file name and CRC of `.gnu_debuglink`; None: the section is missing or damaged."""
     section = image.section(".gnu_debuglink")
     data = bytes(image.contents(section)[:_MAX_LINK_BYTES]) if section else b""
     name, end, _ = data.partition(b"\0")
@@ -112,7 +107,7 @@ def debug_link(image: ElfImage) -> tuple[str, int] | None:
 
 
 def _mismatch(image: ElfImage, candidate: ElfImage, link: tuple[str, int] | None) -> str | None:
-    """Return the reason why a candidate is not the debug file of `image`; None if it is."""
+    """Return the reason why a candidate is not the debug file of `image`, or None."""
     prefix = f"a debug file does not belong to this module: {candidate.name}: "
     if image.build_id and candidate.build_id:
         if image.build_id != candidate.build_id:
@@ -124,4 +119,4 @@ def _mismatch(image: ElfImage, candidate: ElfImage, link: tuple[str, int] | None
     crc = 0
     for at in with_checkpoints(range(0, len(candidate.data) if link else 0, _CHUNK_BYTES)):
         crc = crc32(candidate.data[at : at + _CHUNK_BYTES], crc)
-    return None if link and crc == link[1] else f"{prefix}its CRC differs from that in .gnu_debuglink"
+    return None if link and crc == link[1] else f"{prefix}its CRC differs from the CRC in .gnu_debuglink"

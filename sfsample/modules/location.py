@@ -1,4 +1,4 @@
-"""Defines a place in code by module and vaddr, so that it can be named later, or on another machine."""
+"""Defines a place in code by module and vaddr, so that the place can be named later or elsewhere."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -7,10 +7,11 @@ from typing import NamedTuple
 from sfsample.core.stack import Frame
 from sfsample.modules.module import Module
 
-IN_POOL = "pool"  # `found` of a long wait at a condition variable at which other threads wait, too
+IN_POOL = "pool"  # `found` of a long wait at a condition variable at which other threads also wait
+HELD_BY = "[held by]"  # start of the frame between a waiter and its holder (--blame)
+# frames in place of the stack of a holder: it did not stop in time or must not be stopped; it has no name
+NO_STACK = UNSEEN, ONE_OF_SEVERAL = "[stack not captured]", "[one of several threads]"
 PROCESS_KEY_STEP = 1 << 22  # number above every pid: PID_MAX_LIMIT, Linux include/linux/threads.h
-
-
 # beginning of the path of an installed file: a directory of packages, or of the standard library
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/|.*/lib(?:64)?/python3(?:\.\d+t?|\d+\.zip)/")
 
@@ -50,7 +51,7 @@ class WaitPlace(NamedTuple):
 
     text: str  # "mutex", "recvfrom: postgresql:5432"; without words that change, such as descriptors
     category: str  # a `WaitClass`; "": frame between a waiter and a holder
-    is_idle: bool = False  # the thread waits for work, which is no fault
+    is_idle: bool = False  # True: the thread waits for work, so its wait is no fault
 
 
 class Location(NamedTuple):

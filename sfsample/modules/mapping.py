@@ -11,7 +11,7 @@ IsThere = Callable[[str, int], bool]
 
 
 def split_mark(path: str, is_there: Callable[[str], bool]) -> tuple[str, bool]:
-    """Return a path from the kernel without the mark of a deleted file, and True if it had the mark.
+    """Return a path from the kernel without the mark of a deleted file, and True if the path had the mark.
 
     If the name of a file really ends in the mark, `is_there` returns True for the path.
     """
@@ -56,7 +56,7 @@ class Mapping(NamedTuple):
 
 
 def base_of(mapping: Mapping, maps: Sequence[Mapping]) -> int | None:
-    """Return the address of the first byte of a mapping's file, mapped at or below the mapping; or None."""
+    """Return the address, at or below a mapping, of the first byte of the mapping's file; or None."""
     file = mapping.path, mapping.inode
     below = (other for other in reversed(maps) if other.start <= mapping.start)
     return next((m.start for m in below if (m.path, m.inode) == file and not m.offset), None)
@@ -65,8 +65,8 @@ def base_of(mapping: Mapping, maps: Sequence[Mapping]) -> int | None:
 class MapsParser:
     """Parses the maps of one process repeatedly; only lines that are new are parsed.
 
-    In paths the kernel escapes only the newline, as octal 012.  If the text has not changed, `parse` returns
-    the same tuple object.
+    In paths the kernel escapes only the newline, as octal 012.  `parse` of an unchanged text returns the same
+    tuple object.
     """
 
     def __init__(self, is_there: IsThere = lambda *_: False) -> None:

@@ -37,7 +37,7 @@ class Module:
         return Address(vaddr + self.load_bias)
 
     def code(self, address: int, size: int) -> bytes | None:
-        """Return `size` bytes of code at `address`, from the file; None if the file has fewer there."""
+        """Return `size` bytes of code at `address`, from the file; None if the file has fewer bytes there."""
         code = self.image.loaded(self.vaddr(address), size)
         return None if code is None else bytes(code)
 
@@ -57,7 +57,7 @@ class Module:
         return before is not None and calls.ends_in_call(self.image.machine, before)
 
     def call_target(self, address: int) -> int | None:
-        """Return the target of the call before `address`; None if the code does not state it."""
+        """Return the target of the call before `address`; None if the code states no target."""
         before = self._code_of_call(address)
         return None if before is None else calls.call_target(self.image.machine, before, address)
 
@@ -66,7 +66,7 @@ class Module:
         return self.code(return_address - size, size) if size else None
 
     def calls_of(self, start: int) -> tuple[int, ...]:
-        """Return the return addresses of calls to the function at `start`; none if it is exported."""
+        """Return the return addresses of calls to the function at `start`; empty for an exported function."""
         if start not in self._calls:
             if len(self._calls) >= _MAX_CACHED_FUNCTIONS:
                 self._calls.clear()
@@ -88,7 +88,7 @@ class Module:
         return None if start is None else self.address(start)
 
     def close_file(self) -> None:
-        """Close the file of an unmapped module.  After that, its addresses get no names."""
+        """Close the file of an unmapped module.  From then on, addresses of the module get no names."""
         self.image = self.image.headers()
         self.tables = UnwindTables(self.image)
         self._calls.clear()
@@ -100,5 +100,5 @@ class Module:
 
     @property
     def problems(self) -> list[str]:
-        """Sentences about parts of the file that sfsample could not use; each begins with the path."""
+        """Sentences about parts of the file that sfsample cannot use; each sentence begins with the path."""
         return [f"{self.path}: {problem}" for problem in (*self.tables.problems, *self.image.problems)]

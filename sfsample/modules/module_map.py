@@ -5,9 +5,9 @@ read again, but only once after each `allow_refresh`, that is, once for each sam
 costs little.  `generation` increases when an executable mapping changes.  A cache with addresses as keys is
 valid only in one generation.
 
-If a file cannot be opened, the target may be mapping or unmapping it now (dlopen, dlclose), so `ModuleMap`
-tries again a few times.  `ModuleMap` keeps the last modules that were unmapped, for the names of their
-functions; it does not keep all of them, because a process may load new modules without end.
+If a file cannot be opened, the target may be mapping or unmapping the file now (dlopen, dlclose), so
+`ModuleMap` tries again a few times.  For the names of functions, `ModuleMap` keeps the last unmapped modules,
+but not all unmapped modules, because a process may load new modules without end.
 """
 
 import re
@@ -54,7 +54,7 @@ class ModuleMap:
         self._all_modules: dict[tuple[ElfImage, int, str], Module] = {}  # mapped and unmapped modules
         self._open_failures: dict[Mapping, list[str]] = {}  # errors, one for each attempt
         self._to_retry: set[Mapping] = set()  # mappings that could not be opened, and will be tried again
-        # files that were unmapped, and files that were mapped by the same `refresh`
+        # paths of unmapped files, and of files that were new in the same `refresh`
         self._unstable_paths: dict[str, None] = {}
         self._is_fresh = False  # True: the maps were read after the last `allow_refresh`
         self._read_memory = read_memory
@@ -104,8 +104,8 @@ class ModuleMap:
     def _close_unmapped(self) -> None:
         """Close the modules that were unmapped, except the last `_MAX_UNMAPPED_MODULES`.
 
-        A module that is not in use may still be mapped, if it will be opened again.  So a module counts as
-        unmapped only if no mapping has its path, or if another module is in use at its path.
+        A module that is not in use may still be mapped: `find` may return it again.  A module is surely
+        unmapped if no mapping has its path, or if another module with its path is in use.
         """
         if len(self._all_modules) <= _MAX_UNMAPPED_MODULES:
             return
@@ -143,11 +143,11 @@ class ModuleMap:
         return self._modules.get(mapping) in modules
 
     def will_retry_open(self, address: int) -> bool:
-        """Return True if the module at `address` could not be opened, and `allow_refresh` will retry it."""
+        """Return True if the module at `address` could not be opened, and `allow_refresh` will try again."""
         return bool(self._to_retry) and self._lookup(address) in self._to_retry
 
     def reload(self, modules: Collection[Module]) -> frozenset[Module]:
-        """Read the maps after one of `modules` was replaced.  Return the modules that are there now."""
+        """Read the maps after one of `modules` was replaced.  Return the modules at these addresses now."""
         self._modules = {mapping: m for mapping, m in self._modules.items() if m not in modules}
         self._mapped = {key: m for key, m in self._mapped.items() if m not in modules}
         self.refresh(force=True)
@@ -208,7 +208,7 @@ class ModuleMap:
         return module is None or module.follows_call(address)
 
     def call_target(self, return_address: int) -> int | None:
-        """Return the target of the call before an address, behind a PLT stub if there is one; or None."""
+        """Return the target of the call before an address (of a PLT stub: the stub's target); or None."""
         caller = self.find(return_address - 1)
         target = caller.call_target(return_address) if caller else None
         stubs = self.find(target) if target is not None else None
@@ -239,7 +239,7 @@ class ModuleMap:
         return page
 
     def word(self, address: int, byteorder: ByteOrder) -> int | None:
-        """Return the 8-byte word at `address` in the target's memory; None if it cannot be read."""
+        """Return the 8-byte word at `address` in the target's memory; None: not readable."""
         data = self._read_memory(address, 8)
         return None if data is None else int.from_bytes(data, byteorder)
 
@@ -248,7 +248,7 @@ class ModuleMap:
         return self._lookup(address) is not None
 
     def open_first(self) -> None:
-        """Open one module, so that the Python code for it is imported before a thread is stopped."""
+        """Open one module, so that Python modules for this are imported before a thread is stopped."""
         if self._executable:
             self.find(self._executable[0].start)
 
@@ -284,9 +284,9 @@ class ModuleMap:
     def _open_copied_code(self, mapping: Mapping) -> Module | None:
         """Return the module whose code is copied to the anonymous memory of `mapping`, or None.
 
-        Programs replace their code by such a copy to have it on huge pages.  The file's other segments are
-        mapped below and above the copy.  If the code is the first segment (s390x, AArch64), they are all
-        above the copy, perhaps after a gap.
+        Programs replace their code by such a copy on huge pages.  Other segments of the file are mapped below
+        and above the copy.  If code is the first segment (s390x, AArch64), all other segments are above,
+        perhaps after a gap.
         """
         below, above = self.any_mapping(mapping.start - 1), self._next_mapping(mapping.end)
         if above is None or not above.is_file or above.start - mapping.end >= _MAX_SEGMENT_GAP:
@@ -304,7 +304,7 @@ class ModuleMap:
         return module if is_place_of_code and self._is_copy(module, mapping) else None
 
     def _is_copy(self, module: Module, mapping: Mapping) -> bool:
-        """Return True if some pages of a mapping, evenly spread, equal those of the module's file."""
+        """Return True if some pages of a mapping, evenly spread, equal the same pages of the file."""
         step = max(PAGE, (mapping.end - mapping.start) // _COMPARED_PAGES & -PAGE)
         for address in range(mapping.start, mapping.end, step):
             expected = module.image.loaded(module.vaddr(address), PAGE)

@@ -3,8 +3,7 @@
 A table is read on first use.  Nothing here depends on a process or a run-time address, so all processes that
 map a file and have the same root directory share one object.
 
-Invariant: a damaged table is reported in `problems` and not used; the other tables are used
-(tests/modules/test_module.py).
+Invariant: `problems` names a damaged table; the other tables are used (tests/modules/test_module.py).
 """
 
 from functools import cached_property
@@ -19,7 +18,7 @@ from sfsample.formats.sframe import SECTION, SFrameTables, read_tables
 
 
 class UnwindTables:
-    """The tables of `image`, and the root directory of the processes that map it."""
+    """The tables of `image`, and the root directory of the processes that map `image`."""
 
     def __init__(self, image: ElfImage, root: Root | None = None) -> None:
         self.image, self.root = image, root
@@ -29,7 +28,7 @@ class UnwindTables:
 
     @cached_property
     def sframe(self) -> SFrameTables:
-        """The SFrame tables, usually one; empty if there is none, or if they are damaged."""
+        """The SFrame tables, usually one; empty if they are missing or damaged."""
         data = self.image.sframe()
         if data is None:
             return SFrameTables()
@@ -70,7 +69,7 @@ class UnwindTables:
 
     @cached_property
     def go(self) -> GoTable | None:
-        """The table of the Go functions; None if there is none, or if it is damaged."""
+        """The table of the Go functions; None: it is missing or damaged."""
         try:
             return find_table(self.image)
         except FormatError as damage:
@@ -90,6 +89,6 @@ class UnwindTables:
             return None
 
     def note_problem(self, problem: str) -> None:
-        """Add a text to the problems, once."""
+        """Add a problem, unless it is in `problems`."""
         if problem not in self.problems:
             self.problems.append(problem)

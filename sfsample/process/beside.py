@@ -1,8 +1,7 @@
-"""Copies a thread's stack, and the memory in which its language keeps frames, in one system call.
+"""Copies a thread's stack, and the memory in which Python or Go keeps frames, in one system call.
 
-Before the pause, a plan lists the pieces to copy, and sfsample allocates the buffer for them.  During the
-pause, the plan may copy more pieces, with one call for each step.  The thread waits meanwhile, so this code
-works on plain integers, which is fast.
+Before the pause, a plan lists the pieces to copy, and sfsample allocates a buffer for the pieces.  During the
+pause, the plan may copy more pieces, with one call for each step.  For speed, this code uses plain integers.
 
 Source: process_vm_readv(2): a call ends at the first piece that cannot be read.
 """
@@ -24,7 +23,7 @@ _FOLLOWED_BYTES = 1 << 19  # bytes for the pieces that a plan adds in the pause
 
 
 class Room:
-    """The buffer for the pieces of one thread.  The threads of a process use it in turn."""
+    """The buffer for the pieces of one thread.  The threads of a process use the same buffer in turn."""
 
     def __init__(self) -> None:
         self._local = array("Q", bytes(32))  # two `struct iovec`: a part of `bytes`, a buffer for the stack
@@ -37,7 +36,7 @@ class Room:
         self.reserve(0)
 
     def reserve(self, size: int) -> None:
-        """Allocate `size` bytes for the pieces of a plan, and `_FOLLOWED_BYTES` for later ones."""
+        """Allocate `size` bytes for the pieces of a plan, and `_FOLLOWED_BYTES` for later pieces."""
         self.size = self._used = size
         self.bytes = bytearray((size & -8) + _FOLLOWED_BYTES)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self.bytes))
@@ -96,14 +95,14 @@ class Room:
             left = left[done + 1 :]
 
     def _note(self, address: int, size: int) -> None:
-        """Add a piece to the index; it was copied to the first unused bytes."""
+        """Add a piece, which was copied to the first unused bytes, to the index."""
         if not self._is_own:
             self._index, self._is_own = self._index.over(b""), True
         self._index.add(address, size, self._used)
         self._used += size
 
     def result(self) -> JointMemory:
-        """Return the memory that was copied; the next copy does not change it."""
+        """Return the copied memory; later copies do not change the result."""
         return self._index.over(bytes(memoryview(self.bytes)[: self._used]))
 
 
@@ -153,7 +152,7 @@ class Beside:
         return self._fill_partly(pid, count, (buffer.address, size))
 
     def _fill_partly(self, pid: int, got: int, stack: Span) -> int | None:
-        """Go on at the next group after each call that ended at an unreadable piece."""
+        """If a call ended at an unreadable piece, continue with the next group."""
         offsets, total, count = self._offsets, self._offsets[-1], len(self._offsets)
         first, read, stack_bytes = 0, list[tuple[int, int, int]](), None
         for _ in range(_MAX_CALLS):
@@ -177,11 +176,11 @@ class Beside:
             self.plan.follow(self._room, stack)
 
     def result(self) -> JointMemory | None:
-        """Return the copied memory (None: no copy was made); the next copy does not change it."""
+        """Return the copied memory (None: no copy was made); later copies do not change the result."""
         has_read, self._has_read = self._has_read, False
         return self._room.result() if has_read else None
 
 
 def _iovecs(pieces: Sequence[Span]) -> "array[int]":
-    """Return an array of `struct iovec`, one for each piece."""
+    """Return an array with a `struct iovec` for each piece."""
     return array("Q", [*chain.from_iterable(pieces)])

@@ -2,9 +2,9 @@
 
 sfsample reads a sleeping thread instead of stopping it.  Sometimes the stack depends on a register that /proc
 does not give.  Then sfsample stops the thread, if the kernel can restart its system call so that the program
-does not notice.  One stop is enough for each place where a thread sleeps: sfsample keeps the callee-saved
-registers, and tries them at the next capture.  If a stop would make the system call fail, sfsample searches
-the stack for the frame (`found: scan`, unwind/frame_search.py).
+does not notice the stop.  sfsample tries the callee-saved registers of this stop at later captures, so a
+thread that sleeps again in the same function needs no second stop.  If a stop would make the system call
+fail, sfsample searches the stack for the frame (`found: scan`, unwind/frame_search.py).
 
 The target can replace a library by another library at the same addresses.  So sfsample checks the libraries
 before and after each capture.
@@ -61,7 +61,7 @@ class CapturedStack(NamedTuple):
     generation: int  # version of the module map
     modules: tuple[Module | None, ...]  # module of each frame
     kernel: tuple[str, ...] = ()  # kernel functions in which the thread was, innermost first
-    again: int = 0  # number of outermost frames that equal those of the last capture, modules included
+    again: int = 0  # number of outermost frames that the last capture also had, with equal modules
     stops: tuple[ThreadSnapshot, ...] = ()  # snapshots for which sfsample stopped the thread
     reading: SleepingThread | None = None  # the last snapshot, if sfsample took it without a stop
     python: PythonStack | None = None  # the Python frames
@@ -130,13 +130,13 @@ class ThreadCapturer:
                 continue
             captured = self._with_python(thread, snapshot, stack, last)
             stack = captured.stack
-            # a sleeping thread can be read again without a stop
-            doubtful = self.python is not None and self.python.is_doubtful(captured.python)
-            if reading is not None and attempt < _MAX_DOUBTS and doubtful:
+            # another capture may show more Python frames; a sleeping thread can be read again without a stop
+            is_doubtful = self.python is not None and self.python.is_doubtful(captured.python)
+            if reading is not None and attempt < _MAX_DOUBTS and is_doubtful:
                 continue
             # the cause may be a library that is unmapped only for a moment
             cut_short = stack.stop_reason is not StopReason.OUTERMOST and process.modules.has_unmapped_files
-            # the walk has read the maps again: they may be newer than the copy
+            # the walk has read the maps again, so the maps may be newer than the copy
             is_behind = generation and process.modules.generation != generation and not attempt
             if self._is_certain(thread, stack, captured.modules, checked) and not (
                 is_behind or (cut_short and attempt < _MAX_DOUBTS)
@@ -228,7 +228,7 @@ class ThreadCapturer:
         return reading.snapshot, stack, reading
 
     def _walk_by_last_stop(self, thread: Thread, reading: SleepingThread) -> _Walked | None:
-        """Walk with the registers of the last stop; trust the walk if it finds the same callers.
+        """Walk with the registers of the last stop; trust the walk if it finds the callers of that stop.
 
         A leaf function may have its return address only in a register.  The walk uses the old value of this
         register only if the thread has run exactly once since the stop: to fall asleep again.
@@ -254,7 +254,7 @@ class ThreadCapturer:
         return self._walk_stopped(thread, taken)
 
     def _walk_stopped(self, thread: Thread, taken: ThreadSnapshot | NotCaptured) -> _Walked | NotCaptured:
-        """Walk a stopped thread; if it was asleep, keep the registers that calls preserve."""
+        """Walk a stopped thread; if the thread was asleep, keep the registers that calls preserve."""
         if isinstance(taken, NotCaptured):
             return taken
         taken = self.go.complete(thread, taken)
@@ -295,7 +295,7 @@ class ThreadCapturer:
         if reading is not None and self._with_kernel:
             functions, counters = thread.files.kernel_stack(), thread.files.counters()
             self.kernel_refused |= functions is None and counters is not None
-            if functions and counters == reading.counters:  # it has slept on
+            if functions and counters == reading.counters:  # the thread has not run meanwhile
                 return functions
         elif evidence is not None and self._with_kernel is not False:
             call = None if evidence.call is None else syscall_name(evidence.call)
@@ -324,7 +324,7 @@ class ThreadCapturer:
     # -- the libraries in which a stack lies
 
     def _check_libraries(self, thread: Thread) -> frozenset[Module]:
-        """Check that the modules of the last stack and unstable modules are still mapped; return them."""
+        """Return the modules of the last stack and the unstable modules, after a check of their mappings."""
         process = self._process
         self._have_moved(thread.modules | process.modules.unstable_modules)
         expected = thread.modules | process.modules.unstable_modules
@@ -356,9 +356,9 @@ class ThreadCapturer:
         return not any(map(module_map.will_retry_open, without_module))
 
     def _have_moved(self, modules: frozenset[Module], without_module: frozenset[int] = frozenset()) -> bool:
-        """Return True if pages of these modules were replaced since the maps were read.
+        """Return True if pages of `modules` were replaced since the maps were read.
 
-        False for a `ConsistentCapture`: it has read the maps while all threads were stopped.
+        False for a `ConsistentCapture`, which has read the maps while all threads were stopped.
         """
         identities = self._process.identities
         return self.source is self._process and identities.moved(modules, without_module)

@@ -24,7 +24,7 @@ _NO_CPU = "it has no CPU"
 
 
 class StopFilter(NamedTuple):
-    """The rule for which threads may be stopped.
+    """The rule that says which threads may be stopped.
 
     With `wake_up`, sfsample does not stop a thread that waits for a CPU, unless sfsample itself took the CPU
     from this thread.  If the kernel does not show which thread has a CPU, `wake_up` has no effect.
@@ -94,7 +94,7 @@ class RunningCapture:
     ) -> ThreadSnapshot | NotCaptured:
         """Stop a thread, copy registers and stack, and release it; do all other work after the release.
 
-        The check whether the thread may be stopped comes last, so that its answer still holds at the stop.
+        The check with `stop_filter` comes just before the stop, so that its result is still true at the stop.
         """
         if thread in self._collected:
             return self._collected.pop(thread)
@@ -158,11 +158,7 @@ class RunningCapture:
             return None
         wake_up = stop_filter.wake_up
         state = classify(before, None, wake_up)
-        if (
-            state is not RunState.ASLEEP
-            and before.last_run is not None
-            and state is not RunState.PREEMPTED_BY_US
-        ):
+        if before.last_run is not None and state not in (RunState.ASLEEP, RunState.PREEMPTED_BY_US):
             state = classify(before, None, wake_up._replace(own_run=wake_up.read_again()))
         if state is RunState.ASLEEP:
             thread.balance.learn(before.balance, on_cpu=False)
@@ -178,7 +174,7 @@ class RunningCapture:
     def _observe(self, thread: Thread, stop_filter: StopFilter) -> BeforeStop:
         """Read the scheduler's figures of a thread, all at one instant if possible.
 
-        `asleep` is read first, because a thread that waits for a CPU cannot fall asleep before it gets one.
+        `asleep` is read first, because a thread that waits for a CPU cannot fall asleep without a CPU.
         """
         files = thread.files
         counters = files.counters()

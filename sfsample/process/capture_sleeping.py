@@ -2,12 +2,12 @@
 
 A thread that does not run does not change.  /proc/PID/task/TID/syscall gives its pc, its sp and the arguments
 of its system call; process_vm_readv(2) gives its stack.  If the scheduler's counters are equal before and
-after, the thread has not run meanwhile.  The snapshot has no other registers, because their values are
-unknown.  A walk that needs an unknown register says so.
+after the reading, the thread has not run meanwhile.  The snapshot lacks all other registers.  A walk that
+needs an absent register ends with REGISTER_UNKNOWN.
 
-Source: proc(5), /proc/PID/syscall and schedstat; Linux lib/syscall.c (collect_syscall): the kernel reads the
-registers, and checks before and after this that the thread sleeps; otherwise it writes "running".  For a
-thread that has no stack any more, the kernel writes "-1 0x0 0x0".
+Source: proc(5), /proc/PID/syscall and schedstat; Linux lib/syscall.c (collect_syscall): if the thread does
+not sleep before and after the kernel reads the registers, the kernel writes "running".  For a thread that
+has no stack any more, the kernel writes "-1 0x0 0x0".
 """
 
 import re
@@ -31,13 +31,13 @@ class SleepingThread(NamedTuple):
     counters: bytes
 
     def has_run_once_since(self, counters: bytes | None) -> bool:
-        """Return True if the thread was put on a CPU exactly once since `counters`; False: no, or unknown."""
+        """Return True if the thread was put on a CPU exactly once since `counters`; False: or unknown."""
         old, new = parse_schedstat(counters), parse_schedstat(self.counters)
         return old is not None and new is not None and new.times - old.times == 1
 
 
 def read_sleeping_thread(arch: Arch, copy: StackCopy, thread: Thread) -> SleepingThread | None:
-    """Read a thread; None: it runs (or wakes up again and again), has ended, or may not be read."""
+    """Read a thread; None: the thread runs or wakes up often, has ended, or may not be read."""
     files = thread.files
     for _ in range(_MAX_ATTEMPTS):
         counters, asleep = files.counters(), files.asleep()
@@ -63,7 +63,7 @@ def _registers(arch: Arch, asleep: SyscallInfo, counters: bytes) -> Registers:
     layout, registers = layout_of(arch), Registers()
     if asleep.number >= 0 and layout.pending_result is not None:
         registers[layout.result] = layout.pending_result
-    # the kernel does not change the argument registers; glibc's vfork keeps its return address in one of them
+    # the kernel does not change the argument registers; one of them has the return address of glibc's vfork
     registers.update(zip(layout.arguments, asleep.args, strict=False))
     stat = parse_schedstat(counters)
     if not (stat.times if stat else any(map(int, re.findall(rb"\d+", counters)))):  # a thread that never ran

@@ -11,8 +11,8 @@ from sfsample.process.procfs import read_text
 def common_cgroup(pids: Collection[int]) -> str | None:
     """Return the directory of the version 2 control group that contains all processes; None: unknown.
 
-    The directory must list the processes.  Otherwise the path in /proc is wrong: it belongs to another cgroup
-    namespace, or only a part of the tree is mounted.
+    The directory must list the processes.  Otherwise the path in /proc belongs to another cgroup namespace,
+    or only a part of the tree is mounted.
     """
     root, paths = unified_mount_point(), {path_of(pid) for pid in pids}
     if not root or len(paths) != 1 or None in paths:

@@ -1,7 +1,7 @@
 """Captures every thread of a process at one instant.
 
 sfsample stops one running thread after another, and releases them only after it has captured all of them.
-Meanwhile it reads the sleeping threads.  The result lists the sleeping threads that ran in the meantime
+Meanwhile sfsample reads the sleeping threads.  The result lists the sleeping threads that ran in the meantime
 (`ran`).  sfsample releases all stopped threads whatever happens.
 """
 
@@ -20,7 +20,7 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.stop_request import StopRequest, Tracer
 from sfsample.process.thread import Thread
 
-_MAX_ROUNDS = 4  # listings of the threads: new ones may start while sfsample stops the others
+_MAX_ROUNDS = 4  # listings of the threads: new threads may start while sfsample stops the listed threads
 _LATE_STOP_S = 1.0  # wait in seconds for threads that did not stop in time
 _POLL_SLEEP_S = 0.001
 
@@ -38,13 +38,13 @@ class ConsistentCapture(NamedTuple):
     ran: tuple[int, ...]  # sleeping threads that ran meanwhile: their stacks are from another instant
 
     def read(self, thread: Thread) -> SleepingThread | None:
-        """Return the reading of a thread that slept; None: it did not sleep, or could not be read."""
+        """Return the reading of a sleeping thread; None: the thread did not sleep, or was unreadable."""
         return self.asleep.get(thread.tid)
 
     def capture(
         self, thread: Thread, _patience_ns: int, _stop_filter: StopFilter
     ) -> ThreadSnapshot | NotCaptured:
-        """Return the snapshot of a thread that was stopped, or the reason why there is none."""
+        """Return the snapshot of a thread that was stopped, or the reason why the snapshot is missing."""
         return self.stopped.get(thread.tid, _NOT_AT_THAT_INSTANT)
 
     def restarts(self, _asleep: SyscallInfo) -> bool:
@@ -108,7 +108,7 @@ def _stop_running(
 
 
 def _release_late(tracers: dict[int, Tracer]) -> None:
-    """Release threads that stop late.  If a thread stops later still, the end of the tracer releases it."""
+    """Release threads that stop within `_LATE_STOP_S`; the end of the tracing OS thread releases the rest."""
     deadline = time.monotonic() + _LATE_STOP_S
     late = list(tracers.values())
     while (late := [each for each in late if not each.release_pending()]) and time.monotonic() < deadline:

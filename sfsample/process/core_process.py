@@ -1,8 +1,7 @@
 """Presents a core file as a process: module map, memory, and a snapshot of each thread.
 
-If memory was not dumped, sfsample reads it from the mapped files.  sfsample uses a file only if its bytes
-equal the dumped part of its mapping.  Only the constructor raises; a later failure of a thread or a module
-becomes a line of `problems`.
+Memory that was not dumped comes from the mapped files.  sfsample uses a file only if its bytes equal the
+dumped part of the mapping.  Only the constructor raises; a later failure becomes a line of `problems`.
 """
 
 import os
@@ -36,7 +35,7 @@ _PF_R = 4  # bit "readable" of a segment's p_flags
 
 
 class CoreMemory:
-    """The dumped memory by address.  Other memory comes from the mapped files."""
+    """Memory by address: from the core file, or from the mapped files if it was not dumped."""
 
     def __init__(self, core: CoreFile) -> None:
         self._core = core
@@ -130,11 +129,11 @@ class CoreProcess:
         return [*self._core.problems, *unnamed, *self.opener.problems, *self.modules.problems]
 
     def threads(self) -> list[CoreThread]:
-        """Return the threads; the first is the one that received the signal."""
+        """Return the threads; the first thread received the signal."""
         return self._core.threads
 
     def snapshot(self, thread: CoreThread) -> ThreadSnapshot | str:
-        """Return the snapshot of a thread, or the reason why there is none."""
+        """Return the snapshot of a thread, or the reason why the snapshot is missing."""
         registers = Registers()
         for register_set in layout_of(self.arch).sets:
             raw = thread.sets.get(register_set.note, b"")
@@ -231,7 +230,7 @@ class CoreImages:
         yield self._sysroot + mapping.path, partial(self.root.open, mapping.path)
 
     def _difference(self, image: ElfImage, mapping: Mapping) -> str:
-        """Return the build-ids of the image and of the mapped file as text; "": the second is unknown."""
+        """Return " (build-id A, mapped was B)"; "" if the build-id of the mapped file is unknown."""
         start = next((f.start for f in self._core.files if (f.path, f.offset) == (mapping.path, 0)), None)
         head = None if start is None else self._memory.dumped(start, PAGE)
         try:
@@ -241,7 +240,7 @@ class CoreImages:
         return f" (build-id {image.build_id or 'none'}, mapped was {mapped})" if mapped else ""
 
     def _is_mapped(self, image: ElfImage, mapping: Mapping) -> bool:
-        """Return True if the dumped parts of headers and notes equal those of the image."""
+        """Return True if the dumped parts of headers and notes equal the bytes of the image."""
         if image.machine != self._core.image.machine:
             return False
         bias = image.load_bias(mapping.start, mapping.offset, executable=mapping.executable)
@@ -250,9 +249,8 @@ class CoreImages:
         dumped = {part: self._memory.dumped(part[0] + bias, part[1]) for part in image.identity_ranges}
         compared = [data == bytes(image.loaded(*part) or b"") for part, data in dumped.items() if data]
         if not compared:
-            self.problems.append(
-                f"{image.name} is not confirmed: the core file has no bytes of {mapping.path}"
-            )
+            problem = f"{image.name} is not confirmed: the core file has no bytes of {mapping.path}"
+            self.problems.append(problem)
         return all(compared)
 
     def _from_memory(self, mapping: Mapping) -> ElfImage:

@@ -1,9 +1,9 @@
 """Finds the descendants of processes as they are created.
 
-sfsample opens each descendant once, soon after its creation.  sfsample lists /proc if the caller requests it,
-or if the kernel has assigned an id since the last listing.  Then it reads only the new entries.  (An entry
-with a new inode is another process with a reused id.)  If a process ends before sfsample sees its child, the
-child belongs to init, and sfsample does not find it.  sfsample and its own children are left out.
+sfsample opens each descendant once, soon after its creation.  sfsample lists /proc if the caller requests a
+listing, or if the kernel has assigned an id since the last listing, and reads only the new entries.  (A known
+id with a new inode belongs to another process.)  If a process ends before sfsample sees its child, the child
+belongs to init, and sfsample does not find the child.  sfsample and its own children are left out.
 
 Source: proc(5), /proc/PID/stat: the fourth field is the parent.  (/proc/PID/task/TID/children needs
 CONFIG_PROC_CHILDREN, and sfsample would have to read it for every thread of every process.)  Times are clock
@@ -30,7 +30,7 @@ class Descendants:
     def __init__(self, pids: Iterable[int], open_process: Callable[[int], LiveProcess]) -> None:
         self._new_ids = NewIds()
         self._open = open_process
-        self._members = {pid: stat.starttime for pid in pids if (stat := stat_of(pid))}  # start times
+        self._members = {pid: stat.starttime for pid in pids if (stat := stat_of(pid))}  # start time by pid
         self._seen: set[tuple[int, int]] = set()  # pid and inode of every process at the last listing
         self.waiting: deque[tuple[int, Stat]] = deque()  # new descendants that are not yet yielded
 
@@ -69,7 +69,7 @@ class Descendants:
         for pid, stat in new.items():
             children.setdefault(stat.parent, []).append(pid)
         joined = [pid for parent in self._members for pid in children.pop(parent, ())]
-        for pid in joined:  # the loop also visits the pids that it adds
+        for pid in joined:  # the loop also visits the pids that the loop adds
             if pid not in self._members:
                 self._members[pid] = new[pid].starttime
                 yield pid, new[pid]
@@ -81,7 +81,7 @@ class Descendants:
 
 
 def why_no_samples(pids: list[int]) -> tuple[str, str] | None:
-    """Return why processes do not run, and how to get samples; None: the processes just sleep."""
+    """Return the reason why processes give no samples, and a remedy; None: the processes just sleep."""
     if all((stat := stat_of(pid)) and stat.state == "T" for pid in pids):
         return "it is stopped", f"to resume it: kill -CONT {' '.join(map(str, pids))}"
     _, before = _children(pids)

@@ -4,13 +4,13 @@ execve(2) gives no privileges while a process without CAP_SYS_PTRACE traces the 
 not show that a running thread is in execve.  A thread that is asked to stop during execve stops only at the
 end of execve, without the privileges.
 
-Most processes that execute such a program (sudo) were created for this: a child of a shell, a wrapper script.
-Such a process is young.  So sfsample stops no process that has used little CPU time.  (The age in seconds
-says less, because the process may have waited for a CPU.)
+Most processes that execute a program like sudo were created for this purpose: a child of a shell, a wrapper
+script.  So these processes are young, and sfsample stops no process that has used little CPU time.  (The age
+in seconds says less, because the process may have waited for a CPU.)
 
 Source: Linux fs/exec.c, check_unsafe_exec, and begin_new_exec (clears PF_FORKNOEXEC); security/commoncap.c,
-cap_bprm_creds_from_file; kernel/capability.c, ptracer_capable: the capability counts in the target's user
-namespace.  sfsample's capabilities count for every process that it can trace, so it checks only its own.
+cap_bprm_creds_from_file; kernel/capability.c, ptracer_capable: the kernel checks the capability in the user
+namespace of the target.  sfsample's capabilities count in this namespace if sfsample can trace the target.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Captures the goroutine of each thread of a live Go program or library, together with the thread's stack.
 
 The thread-local storage of a thread has the address of its goroutine: in a program the word below fs.base, in
-a library a word farther below.  The goroutine proves itself, because its `m` has the id of the thread.
+a library a word farther below.  sfsample recognizes the goroutine: its `m` has the id of the thread.
 
 Source: Go, src/cmd/link/internal/ld/data.go and src/runtime/tls_amd64.s.
 """
@@ -31,7 +31,7 @@ from sfsample.runtimes.go.plan import GoPlan, find_plan
 
 _FS_BASE = 58  # DWARF number
 _TLS_BYTES = 1 << 12  # bytes below fs.base that are searched for the address of the goroutine
-_MAX_SEARCHES = 64  # searches in the threads of one process that find nothing
+_MAX_SEARCHES = 64  # failed searches for the goroutines of the threads of one process
 
 
 class FoundGoroutine(NamedTuple):
@@ -51,7 +51,7 @@ class GoCapture:
         self._mapping: Mapping | None = None  # mapping of the program's code
         self._module: Module | None = None
         self._layout: GoRuntimeLayout | None = None
-        self._searches = 0  # searches for the goroutine of a thread that have found nothing
+        self._searches = 0  # failed searches so far; see `_MAX_SEARCHES`
         self._allgs = 0  # address of `runtime.allgs`; 0: not found
         self._tasks_budget = Budget(TASKS_NS)
         self.reader: GoroutineReader | None = None  # reader of the last call of `goroutines` or `parked`
@@ -80,7 +80,7 @@ class GoCapture:
         return next(filter(None, plans), None)
 
     def prepare(self, thread: Thread) -> None:
-        """Let the next capture of a thread copy its goroutine, unless it copies Python frames instead."""
+        """Let the next capture of a thread copy its goroutine, unless the capture copies Python frames."""
         thread.beside = thread.beside or thread.goroutine
 
     def complete(self, thread: Thread, snapshot: ThreadSnapshot) -> ThreadSnapshot:
@@ -120,7 +120,7 @@ class GoCapture:
             self.lost = f"not all goroutines are shown: {done:,} of {count:,} were read, as {why}"
 
     def parked(self) -> tuple[list[Goroutine], float]:
-        """Return parked goroutines, and how many each of them stands for; of many, some chosen at random."""
+        """Return a random choice of the parked goroutines, and the number that each one represents."""
         if self.find_layout() is None or self.reader is None or not self._array()[1]:
             self.reader = self._new_reader(self._tasks_budget)
         (array, length), budget = self._array(), self._tasks_budget
@@ -149,7 +149,7 @@ class GoCapture:
         return word_in(words), word_in(words, 8)
 
     def unlocks(self, goroutine: Goroutine, stack: Stack) -> tuple[Unlock, ...]:
-        """Return the pending deferred Unlock calls of a goroutine, as far as sfsample can read them."""
+        """Return those pending deferred Unlock calls of a goroutine that sfsample can read."""
         return self._defers.unlocks(goroutine, stack.frames) if self._defers is not None else ()
 
     def _read_many(self, pieces: Sequence[Span]) -> list[bytes | None]:

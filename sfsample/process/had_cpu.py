@@ -1,16 +1,15 @@
-"""Decides from the scheduler's figures in /proc whether a thread had a CPU, without stopping it.
+"""Decides from the scheduler's figures in /proc whether a thread had a CPU, without a stop.
 
-Only the pure function `classify` answers the question "does this sample count as CPU time?".
+Only the pure function `classify` answers the question "does this sample count as CPU time?".  It uses three
+facts.
 
-It uses three facts.
-
-* If a thread was put on a CPU exactly as often as it was taken off, it has no CPU.  The difference of the two
+* A thread that was put on a CPU exactly as often as it was taken off has no CPU.  The difference of the two
   counts, the *balance*, is 1 higher while the thread runs.  If a thread loses its CPU just before it sleeps,
   the kernel counts the loss, but not the return to a CPU.  So balances drift: `RunQueueBalance` learns the
-  balance of each thread, and checks it now and then.
+  balance of each thread, and checks this balance now and then.
 * When sfsample wakes up for a tick, it may take the CPU from a target thread.  The scheduler then stamps both
   threads with one clock reading.  So sfsample knows which thread lost its CPU to sfsample (`shared_switch`).
-* /proc/PID/task/TID/schedstat counts the times that a thread was put on a CPU.  If that count has not changed
+* /proc/PID/task/TID/schedstat counts the times that a thread was put on a CPU.  If the count has not changed
   between the request to stop and the stop, the thread was on a CPU all the time.
 
 Without /proc/PID/task/TID/sched (before Linux 6.15: CONFIG_SCHED_DEBUG) only the third fact is known.
@@ -49,7 +48,7 @@ class RunState(Enum):
 
     @property
     def counts_as_cpu(self) -> bool:
-        """True if a sample counts as CPU time; UNKNOWN does, on kernels without figures."""
+        """True if a sample counts as CPU time; UNKNOWN also counts, as some kernels have no figures."""
         return self not in (RunState.WAITING, RunState.ASLEEP)
 
 
@@ -65,7 +64,7 @@ class BeforeStop(NamedTuple):
 
 
 class WakeUp(NamedTuple):
-    """The time when sfsample woke up for a tick, and the time when the kernel gave it a CPU.
+    """The time when sfsample woke up for a tick, and the time when the kernel gave sfsample a CPU.
 
     `read_again` reads `own_run` once more: sfsample may have lost the CPU and got it back since.
     """
@@ -76,10 +75,10 @@ class WakeUp(NamedTuple):
 
 
 def classify(before: BeforeStop, after: SchedulerEvidence | None, wake_up: WakeUp) -> RunState:
-    """Return the state of a thread when it was asked to stop; `after` is None while it has not stopped.
+    """Return the state of a thread when it was asked to stop; `after` is None until the thread has stopped.
 
     If a thread was put on a CPU once between the request and the stop, it had waited for a CPU, or slept.
-    Its stack may have changed since the tick, unless it lost the CPU to sfsample and has not run since.
+    The stack may have changed since the tick, unless the thread lost its CPU to sfsample and did not run.
     """
     if after is None:
         return _before_stop(before, wake_up)

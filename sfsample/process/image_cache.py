@@ -1,4 +1,4 @@
-"""Shares ELF files, unwind tables and root directories among processes, so that sfsample opens each once.
+"""Shares ELF files, unwind tables and root directories among processes, so that none is opened twice.
 
 Two files are the same if their device, inode, time of the last change and size are the same.  Only the kernel
 sets these values, while any program can make a file with the same build-id or path.  Processes share tables
@@ -38,9 +38,8 @@ class ImageCache:
         if not status.st_size:
             raise FormatError(name, 0, "is empty")
         key = name, status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size
-        if image := self._images.get(key):
-            return image
-        return self._images.setdefault(key, ElfImage(mmap(fd, 0, access=ACCESS_READ), name))
+        images = self._images
+        return images.get(key) or images.setdefault(key, ElfImage(mmap(fd, 0, access=ACCESS_READ), name))
 
     def memory(self, data: bytes, name: str) -> ElfImage:
         """Return the image in `data`.  Raises FormatError."""

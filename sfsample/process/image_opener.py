@@ -1,7 +1,7 @@
 """Finds and opens the ELF file behind a mapping of a live process.
 
-sfsample uses a file only if its headers and notes (build-id) equal the bytes in the target's memory.  It
-tries, in this order: the path inside the target's root directory; the path in sfsample's own root directory;
+sfsample uses a file only if its headers and notes (build-id) equal the bytes in the target's memory.  The
+order of attempts is: the path inside the target's root directory; the path in sfsample's own root directory;
 /proc/PID/map_files (the mapped file itself, even if it was deleted); the target's memory, which is always
 right but has no `.symtab`.  The vdso is in no file, so sfsample reads it from memory.  The target may replace
 a library after sfsample has read the memory map.  So sfsample checks the mapping before and after it opens a
@@ -88,7 +88,7 @@ class ImageOpener:
             raise FormatError("memory map", mapping.start, "another file was mapped there meanwhile")
 
     def _candidates(self, mapping: Mapping) -> Iterator[Callable[[], int]]:
-        """Yield functions that open the file.  The maps of a target in a chroot show paths outside of it."""
+        """Yield functions that open the file.  Maps show paths outside of a chroot, so try both roots."""
         if not mapping.deleted:
             for root in self._roots:
                 yield partial(root.open, mapping.path)
@@ -97,7 +97,7 @@ class ImageOpener:
     def _is_mapped(
         self, image: ElfImage, mapping: Mapping, maps: tuple[Mapping, ...], status: os.stat_result
     ) -> bool:
-        """Return True if the headers and notes in memory equal those of the image.
+        """Return True if the headers and notes in memory equal the image's headers and notes.
 
         Without a build-id, or if nothing can be compared, the inode must be the same.  At the address of a
         header, another file may be mapped, or another part of this file; such bytes are not compared.
@@ -157,7 +157,7 @@ class ImageOpener:
         return ElfImage(bytes(data), mapping.path)
 
     def _add_dynamic(self, data: bytearray, image: ElfImage, bias: int) -> None:
-        """Add the dynamic section even if it is writable: it leads to the names of exported functions."""
+        """Add the dynamic section, even a writable one: it leads to the names of exported functions."""
         segment = image.segment(PT_DYNAMIC)
         if segment is None or not 0 < segment.filesz <= PAGE or segment.offset > _MAX_REBUILT_BYTES:
             return

@@ -32,7 +32,7 @@ _MAX_LABELS = 64  # labels from one source in the target
 _MAX_KEY, _MAX_VALUE = 128, 512  # characters
 _MAX_CHUNKS = 4  # MiB of an environment that sfsample reads
 _MAX_PAYLOAD_BYTES = 1 << 16  # size of a process context
-_MAX_CONTEXTS = 4  # mappings with the context's name that sfsample tries; normally there is one
+_MAX_CONTEXTS = 4  # mappings with the context's name that sfsample tries; normally one mapping
 _MAX_READINGS = 3  # readings of a context that the target is changing
 _VARIABLES = {"DD_SERVICE": "service.name", "DD_ENV": "deployment.environment.name",
               "DD_VERSION": "service.version"}  # fmt: skip
@@ -173,7 +173,7 @@ def _any_value(value: int | memoryview) -> str:
 
 
 def _payload(tid: int, address: int) -> bytes | None:
-    """Return the payload of the context at an address; None: there is no context, or it keeps changing.
+    """Return the payload of the context at an address; None: no context, or a context that keeps changing.
 
     While the process changes the context, the time of publication is 0.  After a change, the time is new.
     """

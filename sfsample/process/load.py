@@ -1,4 +1,4 @@
-"""Measures the load of processes from /proc, so cheaply that `watch` can do it every few seconds, for months.
+"""Measures the load of processes from /proc, so cheaply that `watch` can measure every few seconds.
 
 One file of the process has CPU time, memory and number of threads; one file of its control group has the
 pressure.  On request, `LoadMeter` also finds waits for a CPU and stuck threads, from a file of each thread.
@@ -69,7 +69,7 @@ class LoadMeter:
         """Return `delay` = 100 * waited / (waited + ran), and `stuck` = seconds of the longest stuck sleep.
 
         A thread is stuck if it was in state D at two readings and was not put on a CPU in between.  So one
-        uninterruptible sleep began before the first reading and lasted until the second.
+        uninterruptible sleep began before the first reading and lasted until the second reading.
         """
         before, since_s = self._threads, self._stuck_since_s
         self._threads, self._stuck_since_s = {}, {}

@@ -1,8 +1,8 @@
 """Detects that other code was mapped at the addresses of a module since the memory map was read.
 
 dlclose(3) and dlopen(3) can put another library at the same addresses.  So sfsample reads the build-ids of
-all modules of a stack from the target's memory, with one system call.  If a build-id differs from that in the
-file, sfsample checks each module separately.
+all modules of a stack from the target's memory, with one system call.  If a build-id differs from the
+build-id in the file, sfsample checks each module separately.
 
 mmap(2) with MAP_FIXED can replace a single page by a page of another file, or of the same file.  So sfsample
 asks the kernel which part of which file is mapped now.  Before Linux 6.11, sfsample must read the whole map.
@@ -42,14 +42,14 @@ class ModuleIdentities:
         self._sets: dict[frozenset[Module], _Identity] = {}
 
     def replaced(self, tid: int, modules: frozenset[Module]) -> bool:
-        """Return True if one of these modules is no longer mapped at its address in thread `tid`."""
+        """Return True if a module of `modules` is no longer mapped at its address in thread `tid`."""
         identity = self._identity(modules)
         if identity.pieces.read(tid) == identity.fingerprints:
             return False
         return any(self._is_replaced(tid, module) for module in modules)
 
     def moved(self, modules: frozenset[Module], without_module: frozenset[int] = frozenset()) -> bool:
-        """If code of these modules is no longer mapped as before, read the maps again and return True.
+        """If code of `modules` is no longer mapped as before, read the maps again and return True.
 
         Also check the code at the addresses `without_module` (memory without a file, or a file that is no ELF
         file).  Return False if the process has ended.
@@ -71,10 +71,7 @@ class ModuleIdentities:
         return False
 
     def _moved_in_maps(self, modules: frozenset[Module]) -> bool:
-        """Do the work of `moved` on Linux before 6.11: read the maps.
-
-        As long as no page of a file was replaced, read the maps only now and then.
-        """
+        """Do the work of `moved` before Linux 6.11: read the maps, but seldom until a page was replaced."""
         now = time.monotonic()
         if now < self._next_read_s and not modules & self._map.unstable_modules:
             return False
@@ -87,7 +84,7 @@ class ModuleIdentities:
         return bool(changed)
 
     def _open_what_is_there(self, replaced: Mapping) -> None:
-        """Open the modules that have replaced a mapping; they are checked before the next capture."""
+        """Open the modules that have replaced a mapping; the next capture first checks these modules."""
         for mapping in self._map.mappings:
             if mapping.executable and replaced.start <= mapping.start < replaced.end:
                 self._map.find(mapping.start)

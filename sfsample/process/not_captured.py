@@ -10,7 +10,7 @@ OTHER_PROCESS = "exited, and its id was given to another process"
 
 
 class Reason(Enum):
-    """The kind of a failed capture."""
+    """The cause of a failed capture."""
 
     GONE = "the thread has ended, which is normal"
     REFUSED = "the kernel refused, or another process traces the thread"

@@ -9,10 +9,10 @@ Alternatively, one timer per CPU serves the threads of the processes' control gr
 A timer of a CPU also samples threads that end before a timer of their own would fire.  But timers of CPUs
 interrupt all threads of the group, and need more permission.  sfsample drops the records of other processes.
 
-Two threads may have inherited the same timers, or one thread from the other.  When the kernel switches
-between the two, it exchanges their timers.  When one of the two ends, the elapsed part of a period is lost.
-So sfsample gives each thread on which it sets timers another event that is not inherited (a "pin").  With the
-pin, the thread keeps its own timers.
+Two threads may have inherited the same timers, or one thread may have inherited the timers of the other.
+When the kernel switches between the two threads, it exchanges their timers.  When one of the two threads
+ends, the elapsed part of a period is lost.  So each thread on which sfsample sets timers also gets an event
+that is not inherited (a "pin").  With the pin, the thread keeps its own timers.
 
 Source: perf_event_open(2); Linux include/uapi/linux/perf_event.h, kernel/events/core.c (perf_mmap,
 perf_event_set_output, perf_swevent_start_hrtimer, context_equiv, perf_cgroup_connect).
@@ -116,11 +116,10 @@ class PerfEvents:
             else:
                 for tid in tids:
                     self._add(tid)
-        except OSError as failure:
+        except BaseException as failure:
             self.close()
-            raise _refusal(failure, pids[0], len(tids), per_cpu=per_cpu) from None
-        except BaseException:
-            self.close()
+            if isinstance(failure, OSError):
+                raise _refusal(failure, pids[0], len(tids), per_cpu=per_cpu) from None
             raise
 
     def _add_rings(self, cpus: Iterable[int]) -> None:
@@ -151,11 +150,10 @@ class PerfEvents:
         event = _open(self._syscall, attributes, _CALLING_THREAD, cpu)
         try:
             self._rings[cpu] = _Ring(event, self._ring_bytes)
-        except PermissionError as failure:
+        except BaseException as failure:
             os.close(event)
-            raise _LockedMemoryError(failure.errno, failure.strerror) from None
-        except BaseException:
-            os.close(event)
+            if isinstance(failure, PermissionError):
+                raise _LockedMemoryError(failure.errno, failure.strerror) from None
             raise
         self._poll.register(event, POLLIN)
 
@@ -206,7 +204,7 @@ class PerfEvents:
     def read(self) -> list[Record]:
         """Return the records that the kernel wrote since the last call, in order of time."""
         parse = self._parser.parse
-        # all heads first: records that are written meanwhile may be newer than those of the next ring
+        # all heads first: a record that is written meanwhile may be newer than the records of the next ring
         heads = [(ring, ring.head()) for ring in self._rings.values()]
         parsed = (parse(data) for ring, head in heads for data in ring.take(head))
         records: list[Record] = sorted(filter(None, parsed), key=_time_of)
@@ -283,7 +281,7 @@ def _open(syscall: int, attributes: _Attributes, tid: int, cpu: int, flags: int 
 
 
 def can_set_timers(tids: Collection[int], arch: Arch) -> bool:
-    """Return True if the kernel permits timers, and sfsample can set them quickly for so many threads."""
+    """Return True if the kernel permits timers, and sfsample can quickly set the timers of all threads."""
     few = len(tids) * (len(_online_cpus()) + 1) <= _MAX_QUICK_EVENTS
     return few and any(_can_open(arch, tid, _ANY_CPU) for tid in tids)
 

@@ -61,7 +61,7 @@ class Named(NamedTuple):
 
 
 class Born(NamedTuple):
-    """A thread was created; it may have the id of an ended thread."""
+    """A thread was created, perhaps with the id of an ended thread."""
 
     at_ns: int
     pid: int
@@ -128,14 +128,14 @@ class Parser:
 
 
 class Family:
-    """Selects the records of some processes; with `subprocesses`, also those of their descendants."""
+    """Selects the records of some processes; with `subprocesses`, also the records of descendants."""
 
     def __init__(self, pids: Iterable[int], *, subprocesses: bool) -> None:
         self._pids = set(pids)
         self._subprocesses = subprocesses
 
     def has(self, record: Record) -> bool:
-        """Return True if a record, in order of time, belongs to these processes or reports losses."""
+        """Return True if a record belongs to the family or reports losses; records come in order of time."""
         if isinstance(record, Lost):
             return True
         if self._subprocesses and isinstance(record, Born) and record.parent in self._pids:

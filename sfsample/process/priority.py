@@ -2,7 +2,7 @@
 
 Requests that the kernel does not know or permit have no effect.  A thread with a short time slice runs soon;
 this needs no privilege (Linux 6.12).  With the default slice, the sampler on a busy machine often gets a CPU
-only when the target falls asleep.  Then it sees too much of the code before the sleep (docs/overhead.md).
+only when the target falls asleep.  Then too many samples show the code before the sleep (docs/overhead.md).
 
 While sfsample holds a target thread, or has asked it to stop, sfsample runs at the lowest real-time priority
 (which needs CAP_SYS_NICE).  Otherwise the thread would stay stopped until sfsample runs again: many
@@ -62,7 +62,7 @@ def _schedule(policy: int, slice_ns: int, *, slack_ns: int) -> None:
 
 
 def hurry() -> None:
-    """Run a whole dump at the lowest real-time priority, until it has used `_MAX_HURRY_S`.
+    """Run a whole dump at the lowest real-time priority, until the dump has used `_MAX_HURRY_S`.
 
     Threads that start later inherit the priority.  New processes would also inherit it, so the program must
     start none.  Nothing changes if the kernel does not permit the priority, or if the user has chosen a nice
@@ -128,7 +128,7 @@ class RealTimePriority(threading.local):
         return self._used_s + (time.thread_time() - self._began_s if self._is_raised else 0.0)
 
     def during_ticks(self, *, is_wanted: bool) -> None:
-        """Call `begin` or `end` for the ticks of a sampler, unless the last call did the same."""
+        """Call `begin` or `end` for the ticks of a sampler; a repeated call has no effect."""
         if is_wanted != self._takes_ticks:
             self._takes_ticks = is_wanted
             (self.begin if is_wanted else self.end)()

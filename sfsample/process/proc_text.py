@@ -35,7 +35,7 @@ class Stat(NamedTuple):
     state: str
     flags: int
     starttime: int
-    program: tuple[bytes, ...] = ()  # bounds of code, stack, data and arguments; execve(2) changes them
+    program: tuple[bytes, ...] = ()  # bounds of code, stack, data and arguments; execve(2) changes the bounds
     parent: int = 0
     threads: int = 1
     cpu: int = 0  # CPU time in clock ticks; for a process: of all its threads, living or ended
@@ -130,7 +130,7 @@ def parse_last_id(loadavg: bytes) -> bytes | None:
 
 
 def control_groups(cgroup: str) -> set[str]:
-    """Return all names in the paths of /proc/PID/cgroup: systemd's units, and groups above and below them.
+    """Return all names in the paths of /proc/PID/cgroup: systemd's units, and groups above and below units.
 
     Only the hierarchy of systemd counts: the version 2 hierarchy, or "systemd" of version 1.
     """

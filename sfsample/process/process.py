@@ -38,7 +38,7 @@ _DETACH_POLL_S = 0.0002
 # Attempts to attach.  The next attempt may succeed if the thread was exiting (an execve(2) may then give its
 # id to another thread), or if another tracer has just detached.
 _MAX_ATTEMPTS = 3
-_MAX_RECORDINGS = 10  # recordings until a process is opened anew
+_MAX_RECORDINGS = 10  # recordings until a process is opened anew, as the caches of `capturer` grow
 
 
 class LiveProcess:
@@ -48,10 +48,7 @@ class LiveProcess:
         self, pid: int, stack_bytes: int = DEFAULT_STACK_BYTES, *,
         attach: bool = True, image_cache: ImageCache | None = None,
     ) -> None:  # fmt: skip
-        """Open the process.
-
-        `attach` False: do not check the permission to trace.  Processes may share `image_cache`.
-        """
+        """Open the process; `attach` False: do not check the permission to trace."""
         images = image_cache or ImageCache()
         if pid == os.getpid():
             raise UnsupportedTarget(
@@ -88,10 +85,7 @@ class LiveProcess:
         self.running_capture = RunningCapture(pid, self.arch, self.copy, child=child)
 
     def resume(self, images: ImageCache, *, attach: bool) -> bool:
-        """Begin another recording; False: the process must be opened anew, for example after an execve(2).
-
-        It is also opened anew after some recordings, because the caches of `capturer` grow.
-        """
+        """Begin another recording; False: the process must be opened anew, for example after an execve(2)."""
         self._recordings, self.accounted_ns, self.copy.cut_short = self._recordings + 1, None, 0
         self._forget_ended([])  # another thread may have the id of a thread by now
         stat = self.proc.stat()
@@ -156,7 +150,7 @@ class LiveProcess:
         return tids
 
     def thread(self, tid: int) -> Thread:
-        """Return the object of a thread: the same object until the thread ends."""
+        """Return the `Thread` of a thread id: the same instance until the thread ends."""
         thread, files = self._threads.get(tid), self.proc.thread(tid)
         if thread is None or thread.files is not files:
             thread = self._threads[tid] = Thread(tid, files)
@@ -178,7 +172,7 @@ class LiveProcess:
         return restarts(self.proc, asleep)
 
     def read(self, thread: Thread) -> SleepingThread | None:
-        """Read one thread without stopping it; None: it does not sleep, has ended, or may not be read."""
+        """Read one thread without a stop; None: the thread is awake, has ended, or may not be read."""
         return read_sleeping_thread(self.running_capture.tracer.reader.arch, self.copy, thread)
 
     def capture(
@@ -243,9 +237,8 @@ def open_process(pid: int, stack_bytes: int, images: ImageCache, *, attach: bool
 def _root_of(proc: ProcFs, images: ImageCache) -> ProcessRoot:
     """Return the root directory, pid and user id of a process as the process itself sees them.
 
-    With these, sfsample finds debug files and perf maps even after the process has ended.  If sfsample may
-    not open the root directory of the process, it searches its own root directory.  Source: proc(5): `Uid`
-    (the second number is the effective id), `NSpid` (the last number is the id in the innermost namespace).
+    By these values sfsample finds debug files and perf maps even after the end of the process.  Source:
+    proc(5): `Uid` (second number: effective id), `NSpid` (last number: id in the innermost namespace).
     """
     status = proc.status()
     pid = int((status.get("NSpid") or str(proc.pid)).split()[-1])

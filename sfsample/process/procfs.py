@@ -70,7 +70,7 @@ def cause_of(failure: OSError) -> Cause:
 
 
 def looked_at(read: Callable[[], _T]) -> _T | None:
-    """Return the result of `read`; None: it failed several times, or the kernel refused it."""
+    """Return the result of `read`; None: the kernel refused, or several calls failed."""
     for _ in range(_LOOKS):
         try:
             return read()
@@ -91,7 +91,7 @@ def read_text(path: str) -> str:
 
 
 def read_link(path: str) -> str | None:
-    """Return the path to which a symbolic link of /proc points, or None."""
+    """Return the path to which a symbolic link of /proc points; None: unreadable."""
     return looked_at(lambda: os.readlink(path))
 
 
@@ -125,7 +125,7 @@ class NewIds:
             self._fd = -1
 
     def any(self) -> bool:
-        """Return True if there may be a new process or thread since the last call, or if that is unknown."""
+        """Return True if a process or thread may have been created since the last call."""
         try:
             last = parse_last_id(os.pread(self._fd, _LOADAVG_BYTES, 0))
         except OSError:
@@ -202,7 +202,7 @@ class ProcFs:
         return FileIO(os.open(f"task/{self.anchor()}/exe", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir))
 
     def link(self, name: str) -> str | None:
-        """Return the path to which a symbolic link ("exe", "ns/mnt") points, or None."""
+        """Return the path to which a symbolic link ("exe", "ns/mnt") points; None: unreadable."""
         try:
             return os.readlink(name, dir_fd=self._dir)
         except OSError:
@@ -227,7 +227,7 @@ class ProcFs:
 
         The first thread may end before the other threads, and is then a zombie.  When another thread calls
         execve(2), the first thread is a zombie until the calling thread takes its id.  So one reading is not
-        enough: it may show only a zombie although the process lives on.
+        enough: a reading may show only a zombie although the process lives on.
         """
         return all(self._seems_ended() for _ in range(_MAX_READINGS))
 
@@ -289,7 +289,7 @@ class ProcFs:
             return []
 
     def stat(self) -> Stat | None:
-        """Return the stat line of the process; None: it has ended, and a second look confirms that."""
+        """Return the stat line of the process; None: the process has ended (a second read confirms this)."""
         data = self.read("stat") or self.read("stat")
         return parse_stat(data) if data else None
 
@@ -301,7 +301,7 @@ class ProcFs:
         return None
 
     def thread(self, tid: int) -> ThreadFiles:
-        """Return the files of a thread: the same object until `keep_only` finds that the thread has ended."""
+        """Return the files of a thread: the same instance until `keep_only` drops the thread."""
         files = self._threads.get(tid)
         if files is None:
             check = self._raise_if_in_trouble
@@ -324,7 +324,7 @@ class ProcFs:
             self._threads.pop(tid).end()
 
     def status(self, tid: int | None = None) -> dict[str, str]:
-        """Return the status file of the process, or of a thread, as a dictionary; empty if it has ended."""
+        """Return the status file of the process or of a thread as a dictionary; empty after its end."""
         name = "status" if tid is None else f"task/{tid}/status"
         return parse_status((self.read(name) or b"").decode("utf-8", "replace"))
 

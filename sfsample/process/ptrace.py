@@ -34,22 +34,22 @@ def seize(tid: int) -> None:
     ptrace(PTRACE_SEIZE, tid)
 
 
-def interrupt(tid: int) -> bool:
-    """Ask a tracee to stop; a second call changes nothing.  False: it is no tracee, or has ended."""
+def _succeeds(request: int, tid: int, address: int = 0, data: int = 0) -> bool:
     try:
-        ptrace(PTRACE_INTERRUPT, tid)
+        ptrace(request, tid, address, data)
     except PtraceError:
         return False
     return True
+
+
+def interrupt(tid: int) -> bool:
+    """Ask a tracee to stop; a second call changes nothing.  False: the thread is no tracee, or has ended."""
+    return _succeeds(PTRACE_INTERRUPT, tid)
 
 
 def detach(tid: int, signal_number: int) -> bool:
-    """Let a stopped tracee run on with a signal (0: none).  False: it is not stopped, or it was killed."""
-    try:
-        ptrace(PTRACE_DETACH, tid, 0, signal_number)
-    except PtraceError:
-        return False
-    return True
+    """Let a stopped tracee run on with a signal (0: none).  False: the tracee runs, or was killed."""
+    return _succeeds(PTRACE_DETACH, tid, 0, signal_number)
 
 
 def signal_of(tid: int) -> int:
@@ -63,12 +63,8 @@ def signal_of(tid: int) -> int:
 
 
 def poke_register(tid: int, offset: int, value: int) -> bool:
-    """Write a word of a stopped tracee's `struct user`; False: it was killed."""
-    try:
-        ptrace(PTRACE_POKEUSER, tid, offset, value)
-    except PtraceError:
-        return False
-    return True
+    """Write a word of a stopped tracee's `struct user`; False: the tracee was killed."""
+    return _succeeds(PTRACE_POKEUSER, tid, offset, value)
 
 
 class RegisterReader:
@@ -125,7 +121,7 @@ class RegisterReader:
         self.arch = with_pac_mask(self.arch, bytes(words))
 
     def by_dwarf_number(self) -> Registers:
-        """Return the registers that `read` has read, by DWARF number."""
+        """Return the registers of the last `read`, by DWARF number."""
         raw, registers = memoryview(self.words).cast("B"), Registers()
         for register_set in self._layout.sets:
             registers |= decode(register_set, raw, self.arch)

@@ -1,7 +1,7 @@
 """Captures the Python frames of the threads of a live process, together with their stacks.
 
-sfsample looks for the interpreter at the first capture of a process.  It looks again if the modules have
-changed: the program may load libpython later, or call execve(2).
+sfsample looks for the interpreter at the first capture of a process, and again if the modules have changed:
+the program may load libpython later, or call execve(2).
 """
 
 import os
@@ -31,7 +31,7 @@ from sfsample.runtimes.cpython.threads import Gil, thread_states
 
 Resume = Callable[[ThreadSnapshot, Stack, int], Stack]  # type of `Unwinder.resume`
 
-_MAX_PIECES, _MAX_KEPT_BYTES = 200, 1 << 16  # lists of pieces in the cache, and bytes of each list
+_MAX_PIECES, _MAX_KEPT_BYTES = 200, 1 << 16  # lists of pieces in the cache; bytes of the pieces of one list
 _DISTANCES = range(64, 320, 8)  # bytes from the mark of an activation to its CFA: 144 to 176 in known builds
 _MAX_GUESSES = 20  # attempts to guess this distance
 _MAX_BREAKS = 64  # breaks in the native frames of one stack after which the walk resumes
@@ -115,7 +115,7 @@ class PythonCapture:
         return self._runtime.has_gil(self._native_id(thread), memory, stack)
 
     def over_breaks(self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack, resume: Resume) -> Stack:
-        """Walk on if a stack ends too early; return the longer stack, or `stack` itself if that fails.
+        """Walk on from a stack that ends too early; return the longer stack, or `stack` if the walk fails.
 
         The walk resumes at the CFA of the next native frame of the interpreter's loop.  `loop_marks` finds a
         mark in this frame; the distance from the mark to the CFA is always the same.
@@ -209,7 +209,7 @@ class PythonCapture:
         """Return the old id by which the interpreter of a forked child lists its main thread; 0: none.
 
         The old id is the id of the forking thread in the parent.  PyOS_AfterFork_Child replaces the old id,
-        but not all C code calls this function: uWSGI does not call it in its workers.
+        but not all C code calls this function: the workers of uWSGI do not.
         """
         assert self.interpreter is not None  # noqa: S101 - the caller has checked
         listed = thread_states(self.interpreter, self._read)

@@ -1,8 +1,7 @@
 """Decodes register sets of the kernel into values by DWARF number.
 
-PTRACE_GETREGSET and the notes of a core file have the same bytes, and this module decodes both.  The layouts
-come from `core/arches/`, because python-ptrace has structures only for the machine on which it runs, and none
-for s390x.
+PTRACE_GETREGSET and the notes of a core file have the same bytes.  The layouts come from `core/arches/`,
+because python-ptrace has structures only for the machine on which it runs, and none for s390x.
 
 Source: Linux include/uapi/linux/elf.h (note types).
 """

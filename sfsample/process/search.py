@@ -1,8 +1,8 @@
 """Finds processes: by name, systemd unit, control group, container, pod, user or CPU time.
 
 `watch` searches again for every slice.  So each search is one pass over /proc that reads only one file of
-most processes: 2,000 processes take some 50 ms (scripts/bench/watch).  A search leaves out sfsample itself.
-It also leaves out kernel threads and zombies, which have no command line.
+most processes: 2,000 processes take some 50 ms (scripts/bench/watch).  Searches leave out sfsample itself,
+and kernel threads and zombies, which have no command line.
 """
 
 import os
@@ -36,9 +36,9 @@ _FIRST_LOOK_S = 1.0  # seconds over which the first call of `busiest` measures C
 def find_by_name(name: str) -> list[tuple[int, str]]:
     """Return pid and command line of the processes called `name`.
 
-    If there is no such process, return those whose command line contains `name`, except other instances of
-    sfsample.  The ancestors of sfsample are left out, because the shell's command line contains the name.
-    Raises NotPermitted.
+    If no process is called `name`, return the processes whose command line contains `name`, except other
+    instances of sfsample.  The ancestors of sfsample are left out, because the shell's command line contains
+    `name`.  Raises NotPermitted.
     """
     import psutil  # a module that no other search needs
 
@@ -68,7 +68,7 @@ def similar_names(name: str) -> list[str]:
 
 
 def similar(spelling: str, names: dict[str, str]) -> list[str]:
-    """Return the names whose key resembles `spelling`, whether upper or lower case."""
+    """Return the names whose key resembles `spelling`, in upper or lower case."""
     from difflib import get_close_matches
 
     lower = {key.lower(): name for key, name in sorted(names.items())}
@@ -95,7 +95,7 @@ def groups_by_user(proc: str = "/proc") -> dict[int, list[int]]:
 
 
 def programs(pids: Iterable[int], proc: str = "/proc") -> list[int]:
-    """Return the processes that can be targets: they have a command line, and are not sfsample."""
+    """Return the processes that can be targets: processes with a command line, except sfsample."""
     found = [(pid, words) for pid in pids if pid != os.getpid() and (words := _command(pid, proc))]
     return sorted(pid for pid, words in found if not _is_sfsample(_name(pid, words, proc), words))
 
@@ -146,7 +146,7 @@ def _pids(proc: str = "/proc") -> list[int]:
 
 
 def _command(pid: int, proc: str = "/proc") -> list[str]:
-    """Return the command line; empty for a kernel thread or a zombie, or if /proc hides it."""
+    """Return the command line; empty: a kernel thread, a zombie, or hidden by /proc."""
     text = read_text(f"{proc}/{pid}/cmdline").rstrip("\0")
     return text.split("\0") if text else []
 

@@ -5,8 +5,8 @@ work, and turns the copy into a `Memory`.
 
 A stack may continue on another stack: a signal handler runs on an alternate stack, or the program itself
 switches stacks (split stacks; a function that is called on a larger stack).  If a walk leaves the copied
-stacks, sfsample captures the thread again, and copies the other stack, too.  sfsample copies the other stack
-at each capture as long as the thread's own stack leads there.
+stacks, sfsample captures the thread again, and also copies the stack to which the walk led.  Later captures
+copy the other stack, too, as long as the thread's own stack leads to it.
 """
 
 import time
@@ -46,7 +46,7 @@ class StackCopy:
         self._extra: list[tuple[int, int]] = []  # address and size of the stack in each spare buffer
 
     def rehearse(self, thread: Thread) -> None:
-        """Read the memory that `fill` will probably read, to bring it into the CPU's caches."""
+        """Bring the memory that `fill` will probably read into the CPU's caches."""
         high = thread.stack_extent[1]
         if not high:
             return
@@ -113,7 +113,7 @@ class StackCopy:
         return at
 
     def result(self, thread: Thread, sp: int) -> tuple[Memory, bool]:
-        """Return the copy, and True if it ended at a limit, not at the end of the stack.
+        """Return the copy, and True if the copy ended at a limit, before the end of the stack.
 
         The next `fill` does not change the returned copy.
         """
@@ -139,11 +139,11 @@ class StackCopy:
                 self._count = min(self._count, extent[1] - self._base)
 
     def learn(self, thread: Thread, stack: Stack) -> bool:
-        """Learn to which other stack a walk has led; True: the next capture copies this stack."""
+        """Learn to which other stack a walk has led; True: the next capture also copies the other stack."""
         end = [(frame.pc, frame.sp) for frame in stack.frames[-1:]]
         known = thread.other_stacks
         if stack.missing is None:
-            # the same end as before: wrong data on the other stack may have ended the walk
+            # an unchanged end changes nothing: wrong data on the other stack may have ended the walk
             if known and end != thread.other_stacks_end:
                 thread.other_stacks = self._visited(stack, known)
             return False

@@ -10,9 +10,9 @@ A `StopRequest` has the state of one thread, and `Tracer` changes this state:
 `release` lets the thread run again whatever happened since `stop`, even an exception.  Python can raise
 Ctrl-C between any two calls; if that happens in `release`, `release_pending` does the work.  `release` also
 delivers a signal that arrived while the thread was stopped.  A thread that does not stop in time stays
-REQUESTED.  When it stops, `RunningCapture.collect_stopped` captures and releases it, and
-`ProcessSampler.collect` counts it.  If sfsample dies, the kernel releases all tracees.  ptrace(2) binds a
-tracee to its tracing thread, so all calls for one process come from one OS thread.
+REQUESTED.  When this thread stops, `RunningCapture.collect_stopped` captures and releases it, and
+`ProcessSampler.collect` counts the sample.  If sfsample dies, the kernel releases all tracees.  ptrace(2)
+binds a tracee to its tracing thread, so all calls for one process come from one OS thread.
 
 Source: ptrace(2), "Attaching and detaching", "PTRACE_EVENT stops", "execve(2) under ptrace"; wait(2).
 """
@@ -62,7 +62,7 @@ _INTERRUPTED = (EINTR, 512, 513, 514, 516)
 # A thread that runs on another CPU stops within tens of microseconds, so sfsample polls for that long.  A
 # thread that waits for sfsample's CPU can stop only while sfsample sleeps.  So after the polling, sfsample
 # sleeps until the kernel sends SIGCHLD for the stop.
-# (Longer polling, or sched_yield, delays such a thread by milliseconds; waitpid has no time limit.)
+# (Longer polling, or sched_yield, would delay the stop by milliseconds; waitpid has no time limit.)
 _POLL_NS = 50_000
 _LONGEST_SLEEP_S = 0.001  # limit in seconds: another thread of sfsample may have taken the signal
 _SIGCHLD = {signal.SIGCHLD}
@@ -139,7 +139,7 @@ class Tracer:
     def stop(self, request: StopRequest, patience_ns: int = PATIENCE_NS) -> NotCaptured | None:
         """Stop a thread; None: the thread is stopped.
 
-        A thread that does not stop within `patience_ns` stays REQUESTED; then call `stop` for it again.
+        A thread that does not stop within `patience_ns` stays REQUESTED; then call `stop` again.
         """
         self._held = request
         earlier = self.pending.pop(request.tid, None)
@@ -286,15 +286,14 @@ class Tracer:
             return True
         if not stopped:
             request.last_running_ns = now
-            self._repeat_requests(
-                r for r in self.pending.values() if r.requested_ns < now - _REPEAT_REQUEST_NS
-            )
+            late = [r for r in self.pending.values() if r.requested_ns < now - _REPEAT_REQUEST_NS]
+            self._repeat_requests(late)
         return stopped
 
     def release_pending(self) -> bool:
         """Release the held thread, and pending threads that have stopped; return True if none is left.
 
-        The caller calls this at every tick.
+        The caller calls this method at every tick.
         """
         if self._held:
             self.release()
@@ -342,7 +341,7 @@ def reap_killed_tracees() -> None:
 
     An execve(2) in the target waits until its killed threads are reaped, and PTRACE_SEIZE of another thread
     waits for the execve.  Without the reaping, the tracing thread and the target would wait for ever.  The
-    first waitid(2) only peeks: otherwise it would consume the status of a thread that has stopped, not ended
+    first waitid(2) only peeks: another call would consume the status of a thread that has only stopped
     (Linux kernel/exit.c, wait_task_stopped).
     """
     for tid in tuple(_TRACED):

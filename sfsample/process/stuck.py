@@ -20,7 +20,7 @@ _DELAY_S = 15.0  # least time in seconds that a process is set aside
 
 
 class LeftBehind(SystemExit):
-    """Raised in a stuck thread when its call returns; by then, another thread does the work."""
+    """Raised in a stuck OS thread when its call returns; by then, another OS thread does the work."""
 
 
 class SetAside(AlreadyTraced):
@@ -37,7 +37,7 @@ class _Aside(NamedTuple):
         return os.path.exists(f"/proc/self/task/{self.os_thread}")
 
 
-# (process id, start time) -> the stuck OS thread, and when the process is tried again
+# (process id, start time) -> the stuck OS thread, and the time of the next attempt
 _aside: dict[tuple[int, int], _Aside] = {}
 
 
@@ -68,7 +68,7 @@ def set_aside(pid: int, os_thread: int) -> None:
     if stat := stat_of(pid):
         stats = {tid: stat_of(f"{pid}/task/{tid}") for tid in os.listdir(f"/proc/{pid}/task")}
         stopped = ", ".join(tid for tid, thread in stats.items() if thread and thread.state == "t")
-        held = f" (until it does, thread {stopped} stays stopped)" if stopped else ""
+        held = f" (thread {stopped} stays stopped until the call returns)" if stopped else ""
         _aside[pid, stat.starttime] = _Aside(os_thread, time.monotonic() + _DELAY_S, held)
 
 

@@ -1,7 +1,4 @@
-"""Looks up names and numbers of this machine's system calls.
-
-The table comes from python-ptrace.  For s390x, which python-ptrace lacks, the package system-calls has it.
-"""
+"""Looks up names and numbers of this machine's system calls: in python-ptrace; for s390x, in system-calls."""
 
 import os
 from functools import cache

@@ -1,8 +1,8 @@
 """Lists the system calls that the kernel restarts after a stop, so that the thread does not notice the stop.
 
 The list has only calls that are safe for certain.  A stop may make any other call fail with EINTR.
-Invariant: no listed call notices a stop.  tests/live/test_sleeping_threads.py also names calls that fail,
-those that `syscall_mending` restarts, and four that do not notice a stop although they are not listed.
+Invariant: no listed call notices a stop (tests/live/test_sleeping_threads.py).  The test also names the calls
+that fail, the calls that `syscall_mending` restarts, and four safe calls that the list lacks.
 
 When PTRACE_INTERRUPT stops a sleeping thread, its call returns an error inside the kernel.  If the error is
 -ERESTARTSYS, -ERESTARTNOHAND, -ERESTARTNOINTR or -ERESTART_RESTARTBLOCK, the kernel restarts the call, as no

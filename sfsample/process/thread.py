@@ -1,7 +1,7 @@
 """Defines a thread of a live process, with the facts that captures learn and use again.
 
-`LiveProcess.thread` makes a `Thread` for each thread id, and drops it when the thread has ended.  No other
-object keeps state by thread id.  So a new thread that reuses an id starts without old state.
+`LiveProcess.thread` makes a `Thread` for each thread id, and drops the `Thread` when the thread has ended.
+No other object keeps state by thread id.  So a new thread that reuses an id starts without old state.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -47,11 +47,11 @@ class Thread:
         # (pc, sp) of the frame that led to the last of these stacks
         self.other_stacks_end: list[tuple[int, int]] = []
         self.beside: Beside | None = None  # memory to copy together with the stack
-        self.goroutine: Beside | None = None  # the same for a thread of a Go program
+        self.goroutine: Beside | None = None  # memory of its goroutine, for `beside` if no Python runs
         self.balance = RunQueueBalance()
-        self.modules: frozenset[Module] = frozenset()  # modules of its last stack
-        self.asleep: SyscallInfo | None = None  # system call in which it slept at its last reading
-        self.asked_asleep: SyscallInfo | None = None  # system call in which it slept at the request to stop
+        self.modules: frozenset[Module] = frozenset()  # modules of the last stack
+        self.asleep: SyscallInfo | None = None  # system call in which the thread slept at the last reading
+        self.asked_asleep: SyscallInfo | None = None  # system call of the thread's sleep when asked to stop
         # generation of the module map at the request to stop; None: no request is pending
         self.asked_generation: int | None = None
-        self.last_stop: LastStop | None = None  # last stop that interrupted its sleep
+        self.last_stop: LastStop | None = None  # last stop that interrupted a sleep

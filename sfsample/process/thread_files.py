@@ -2,7 +2,7 @@
 
 Files stay open, so that a reading is one system call.  They use at most half of the limit of open files.
 After the thread has ended, a reading fails with ESRCH, even if a new thread has the id.  Then sfsample opens
-the file of the new thread, if there is one.  Source: proc(5).
+the file of this new thread.  Source: proc(5).
 """
 
 import os
@@ -121,7 +121,7 @@ class ThreadFiles:
         return parse_stat(line) if line else None
 
     def asleep(self) -> SyscallInfo | None:
-        """Return the system call in which the thread sleeps; None: it runs, has ended, or is unreadable."""
+        """Return the system call in which the thread sleeps; None: it is awake, ended or unreadable."""
         line = self.read("syscall")
         return parse_syscall(line) if line else None
 

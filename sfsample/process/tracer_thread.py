@@ -1,8 +1,8 @@
 """Runs the work that uses ptrace on a separate OS thread, which ends with the work.
 
 ptrace(2) ties tracees to the tracing *thread*; when this thread ends, the kernel releases all of them.  The
-program itself may live on (`sfsample watch` between two slices, a user of the library).  Then it traces no
-thread, even if a thread in uninterruptible sleep has not stopped yet.
+program itself may live on (`sfsample watch` between two slices, a user of the library).  From then on, the
+program traces no thread, not even a thread in uninterruptible sleep that has not stopped yet.
 
 There is one exception: a system call on a target may never return (another program must deliver a page,
 userfaultfd(2)).  Then `run` leaves the work behind, and sets the process aside (`process.stuck`).  Threads
@@ -11,7 +11,7 @@ the result, and ends.
 
 The calling thread waits in `run` and makes no call that can block, so it always receives signals.  Python
 raises Ctrl-C in this thread, so Ctrl-C cannot interrupt the work while a target thread is stopped.
-`with_names` uses such a thread, too: a look-up of names may block, and signals must still arrive.
+`with_names` also uses a separate thread: a look-up of names may block, and signals must still arrive.
 """
 
 import _thread
@@ -76,7 +76,7 @@ class TracerThread(Generic[_T]):
 
         Raises NoReturn if the work is left behind, or has not ended 1.5 s after `should_stop` was true.
         Python may raise an exception (Ctrl-C) between any two calls here.  The `threading` module cannot
-        handle that: an interrupted start() may hang the new thread, an interrupted join() marks it as ended.
+        handle this: start() may hang the new thread, and join() may mark a running thread as ended.
         """
         # SIGCHLD is blocked here, too: this thread would take the signal for which the tracing thread waits
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -135,8 +135,8 @@ class TracerThread(Generic[_T]):
     def _leave_behind(self) -> None:
         """Undo the changes that the work made for all of sfsample.
 
-        When its call returns, the work gets LeftBehind instead of the result.  Then it only releases the
-        threads that it holds, and ends.
+        When its call returns, the work gets LeftBehind instead of the result.  Then the work only releases
+        the threads that it holds, and ends.
         """
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._ident), ctypes.py_object(LeftBehind))
         if self.idle_s > _STUCK_S and (pid := target_of(self._ident)) is not None:
@@ -176,8 +176,8 @@ def with_names(
 
     (A file of the target may be in a file system that does not answer, FUSE or NFS, and the main thread
     handles a signal only when its system call returns.)  `work` must end soon after a first signal, and soon
-    after `until_s` (time.monotonic).  If it does not, or if it fails or is stuck, `give_up(why)` ends all
-    look-ups, and the calling thread does `work` again.  It also does `work` if no thread can start.
+    after `until_s` (time.monotonic).  If `work` is late, fails or is stuck, `give_up(why)` ends all look-ups,
+    and the calling thread does `work` again.  The calling thread also does `work` if no thread can start.
     """
     was_requested = should_stop()
 

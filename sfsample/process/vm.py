@@ -84,6 +84,6 @@ def may_access(pid: int) -> bool:
 
 
 def read_memory(pid: int, address: int, size: int) -> bytes | None:
-    """Return exactly `size` bytes at `address`, or None.  It allocates memory: too slow for every sample."""
+    """Return exactly `size` bytes at `address`, or None.  Each call allocates a buffer, which is slow."""
     buffer = CopyBuffer(size)
     return bytes(buffer.bytes) if size and buffer.fill(pid, address, size) == size else None

@@ -2,7 +2,7 @@
 
 Stops can sample any thread and any stack, at random instants.  Stops cost some percent of a CPU, which
 matters only if no CPU is free.  Stops miss a thread that runs for microseconds at a time, because the thread
-has left its CPU when the stop comes.  Timers have neither of these problems, but need a permission.
+has left its CPU when the stop comes.  Timers cost less and miss no such thread, but need a permission.
 
 So a recording in cpu mode begins with stops.  After half a second, sfsample chooses stops or timers for the
 rest of the recording.  The choice comes earlier if all CPUs are busy, or if stops miss most of the CPU time.
@@ -54,7 +54,7 @@ def choose_sampler(
 
 
 def _why_stops(options: RecordOptions, clock: Clock | None) -> str:
-    """Return the reason why only stops can be used, or '' if timers are possible, too."""
+    """Return the reason why only stops can be used; '': timers can also be used."""
     if options.perf_events is not None or clock is not None:
         return "asked for"
     if options.mode == "wall":
@@ -158,12 +158,12 @@ class TrialSampler:
 
 
 class FreeCpus:
-    """The load of the CPUs that the calling thread may run on, since this object was made.
+    """The load of the CPUs on which the calling thread may run, since this object was made.
 
     The kernel counts the idle time of each CPU, including waits for disks; the remaining time is busy time.
-    sfsample's own CPU time is subtracted from the busy time of the least busy CPU, as no other thread needed
-    that CPU.  The product of the busy shares is the probability that all CPUs are busy at an instant.  (The
-    sum of idle times would mislead: two CPUs that redis and its clients fill have many idle microseconds.)
+    sfsample's own CPU time is subtracted from the busy time of the least busy CPU, because no other thread
+    needed that CPU.  The product of the busy shares is the probability that all CPUs are busy at an instant.
+    (A sum of idle times would mislead, because busy CPUs have many idle microseconds.)
 
     Source: proc(5), /proc/stat.
     """

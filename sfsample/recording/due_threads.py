@@ -1,8 +1,8 @@
 """Decides which threads of a process are due at a tick.
 
 If a recording has fewer than 16 threads, every thread is due at every tick.  In a larger recording, threads
-that have long been quiet take turns, so that about 16 of them are due at a tick.  The next turn of a
-quiet thread comes after a random number of ticks, at most a quarter of the time since it became quiet.  In
+that have long been quiet take turns, so that about 16 quiet threads are due at a tick.  The next turn of a
+quiet thread comes after a random number of ticks, at most a quarter of the ticks since it became quiet.  In
 cpu mode, a thread is quiet while it does not run.  In wall mode, a thread that hardly runs is quiet, too.
 
 A sample stands for all ticks since the previous sample of its thread.  The sample is exact if the thread's
@@ -33,9 +33,9 @@ class SampledThread:
         self.name = ""
         self.start_time = 0  # clock ticks since boot
         self.state = ""  # state of the thread before the last capture: a letter of proc(5)
-        self.wait: FoundWait | None = None  # wait of its last sample
-        self.seen = counted  # tick of its last capture
-        self.places: Places = ()  # places of its last stack, without the stacks of lock holders (--blame)
+        self.wait: FoundWait | None = None  # wait at the last capture of the thread
+        self.seen = counted  # tick of the last capture
+        self.places: Places = ()  # places of the last stack, without the stacks of lock holders (--blame)
         self.file_holder: int | None = None  # `ThreadFiles.holder` when the thread was due
         self.counted = counted  # tick up to which samples of the thread were counted
         self.idle_until = counted  # tick up to which the thread has not run
@@ -55,7 +55,7 @@ class SampledThread:
         self.stopped_ns = 0  # total time for which sfsample has held the thread
         self.flush_ns = FLUSH_NS
         self.gone = False
-        self.due = 0  # tick of its next turn
+        self.due = 0  # tick of the next turn
 
     def note_run(self, now: TickTime, *, wall: bool) -> None:
         """Note that the thread has run, so its last stack and its tasks are out of date."""

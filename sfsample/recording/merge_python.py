@@ -33,7 +33,7 @@ def with_python(
             merged += map(python_location, run)
         if view is PythonView.ALL or (view is PythonView.AUTO and not is_hidden and not run):
             merged.append(location)
-    return tuple(merged) or locations  # empty if the only Python call has just begun, and has no frame yet
+    return tuple(merged) or locations  # `merged` is empty if the only Python call has no frame yet
 
 
 def _is_trampoline(
@@ -62,6 +62,6 @@ def as_shown(stack: Stack, python: PythonStack, view: PythonView) -> Stack:
     if is_whole and not python.is_whole:
         return stack._replace(stop_reason=StopReason.PYTHON)
     if not is_whole and python.is_whole and python.activations and view is PythonView.ONLY:
-        # The native frames outside the outermost Python frame were lost.  That happens when greenlets switch.
+        # A switch of greenlets loses the native frames outside the outermost Python frame.
         return stack._replace(stop_reason=StopReason.OUTERMOST, stopped_at=None)
     return stack

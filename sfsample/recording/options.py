@@ -50,7 +50,7 @@ class RecordOptions:
     perf_events: bool | None = None
     tasks: bool = False  # True: count asyncio tasks and goroutines, too (mode "wall")
     gil: bool = False  # True: count only samples of threads that hold the GIL of CPython
-    labels: Sequence[tuple[str, str]] = ()  # labels that override those that sfsample finds
+    labels: Sequence[tuple[str, str]] = ()  # labels of the user; they override labels that sfsample finds
     environ: bool = True  # True: read labels from the environment, too (`process.labels`)
     blame: bool = False  # True: add a lock holder's stack to the stacks of the waiters (mode "wall")
     min_wait: float = 0.0  # length of the shortest wait that counts, in s (mode "wall")

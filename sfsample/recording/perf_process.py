@@ -42,15 +42,9 @@ class PerfProcess:
     """Counts the timer samples of one process into a profile."""
 
     def __init__(
-        self,
-        process: LiveProcess,
-        unwinder: Unwinder,
-        profile: Profile,
-        stack_use: StackUse,
-        *,
-        kernel_symbols: KernelSymbols,
-        is_new: bool,
-    ) -> None:
+        self, process: LiveProcess, unwinder: Unwinder, profile: Profile, stack_use: StackUse, *,
+        kernel_symbols: KernelSymbols, is_new: bool,
+    ) -> None:  # fmt: skip
         self.process = process
         self._capturer = ThreadCapturer(process, unwinder, stop=False)
         self._profile = profile
@@ -93,7 +87,7 @@ class PerfProcess:
         if self._maps_readable:
             self._maps_read_ns, self.maps_stale = now_ns, False
             for mapping in modules.mappings:
-                if mapping.path == "[vdso]":  # has no file, and its memory is gone after the process's end
+                if mapping.path == "[vdso]":  # the vDSO has no file, and its memory ends with the process
                     modules.find(mapping.start)
 
     @property
@@ -107,12 +101,9 @@ class PerfProcess:
         return self.maps_stale and bool(self._deferred)
 
     def take(
-        self,
-        records: Sequence[Record],
-        start_ns: int,
-        until_ns: int | None = None,
+        self, records: Sequence[Record], start_ns: int, until_ns: int | None = None,
         before_each: Callable[[], object] = lambda: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Count samples, in order of time; `start_ns` is the start of the recording (perf_counter_ns).
 
         Records later than `until_ns` wait for the next call; in the last call, `until_ns` is None.  A call
@@ -122,7 +113,7 @@ class PerfProcess:
         mapped_at = {(record.start, record.end): record.at_ns
                      for record in records if isinstance(record, Mapped)}  # fmt: skip
         for position, record in enumerate(records):
-            # The lost records may have been mappings of code.
+            # Lost records may have been mappings of code.
             is_change = isinstance(record, (Mapped, Lost)) or (isinstance(record, Named) and record.program)
             changed = is_change and record.at_ns > self._maps_read_ns
             self.maps_stale |= changed
@@ -161,7 +152,7 @@ class PerfProcess:
         if _goes_through(captured.stack, mapped):
             recorder.count_failed(thread, _REPLACED)
             return
-        # The maps may be stale: the kernel does not record moved code (mremap), and a file may have lacked.
+        # The maps may be stale: the kernel does not record moved code (mremap), or a file was missing.
         self.maps_stale |= captured.stack.stop_reason is not StopReason.OUTERMOST or None in captured.modules
         self._note_stack_use(sample, captured.stack)
         recorder.see(thread, captured)

@@ -31,7 +31,7 @@ _MAX_SLEEP_S = 0.1  # seconds between two calls of `should_stop`
 _FIRST_READ_S = 0.02  # seconds from the start to the first read; the interval then doubles each time
 _MAX_READ_INTERVAL_S = 0.5
 _SHORT_READ_INTERVAL_S = 0.1  # seconds, for a live view, or while descendants come and go
-_READ_INTERVAL_PER_PROCESS_S = 0.001  # seconds; one read takes 1/50 of this time for each process
+_READ_INTERVAL_PER_PROCESS_S = 0.001  # seconds for each process; to read a process takes 1/50 of this time
 _PERIOD_DEVIATION = 0.02  # largest random part, as a share of the period
 _MIN_PERIOD_NS = 10_000  # the kernel's limit
 _FIND_DESCENDANTS_S = 0.02  # seconds between two searches for new processes
@@ -42,10 +42,7 @@ _SMALL_RING_FULL = f"{_RING_FULL}: the ring is small, because no more memory may
 
 
 class PerfSampler:
-    """Samples processes into one profile by the kernel's timers.
-
-    `per_cpu`: prefer timers of CPUs from the beginning.
-    """
+    """Samples processes into one profile by the kernel's timers; `per_cpu`: first try timers of CPUs."""
 
     def __init__(self, recording: Recording, *, per_cpu: bool = False) -> None:
         self._processes, self.profile, options = recording.processes, recording.profile, recording.options
@@ -79,7 +76,7 @@ class PerfSampler:
         options = self._options
         unwinder = Unwinder(process.modules, steppers=options.steppers, max_frames=options.max_frames)
         earlier = self._alive.get(process.pid)
-        if earlier is not None:  # an ended process that had the same id
+        if earlier is not None:  # a process that has ended, and had the same id
             self._end(earlier)
         is_new = self._is_set
         added = self._alive[process.pid] = PerfProcess(
@@ -109,7 +106,7 @@ class PerfSampler:
         try:
             stats.end_by(lambda: self._loop(should_stop))
         except LeftBehind:
-            stats, self._alive = Stats(0), {}  # another thread goes on, and owns the statistics now
+            stats, self._alive = Stats(0), {}  # another thread continues, and owns the statistics now
             raise
         finally:
             self._timers.events.close()
@@ -131,17 +128,12 @@ class PerfSampler:
         self._timers.open()
         self._is_set = True
 
-    # -- timers
-
     def _stop_timers(self) -> None:
-        """Stop the timers, so that no new records come while the last records are unwound.
-
-        While the timers are off, changes of modules are not recorded, so the maps count as stale.
-        """
+        """Stop the timers, so that no new records come while the last records are unwound."""
         self._doubt_maps()
         self._begin_read()
         self._timers.events.pause()
-        self._read_cpu_times()  # once more, up to the last record in the rings
+        self._read_cpu_times()  # CPU times up to the last record in the rings
 
     def _replace_timers(self) -> None:
         """Set new timers, then unwind the last records of the old timers."""
@@ -174,8 +166,6 @@ class PerfSampler:
         self._doubt_maps()
         self.profile.stats.spared_ticks += int((self._elapsed_s() - began_s) * self._options.rate)
         self._timers.begin_coverage()
-
-    # -- the loop
 
     def _loop(self, should_stop: Callable[[], bool]) -> str:
         self._limit = OverheadLimit(self._options.max_overhead, self._elapsed_s(), time.thread_time())
@@ -217,10 +207,8 @@ class PerfSampler:
         return float("inf") if self._duration is None else self._duration - self._elapsed_s()
 
     def _ticks(self, elapsed_s: float) -> int:
-        """Return the number of intervals of 1/rate until now (at least 1), as the number of ticks."""
+        """Return the number of intervals of 1/rate in `elapsed_s` (at least 1), as the number of ticks."""
         return max(1, round(min(elapsed_s, self._duration or math.inf) * self._options.rate))
-
-    # -- reading the rings
 
     def _read(self) -> bool:
         """Count new records; False: no named process is left."""
@@ -242,7 +230,7 @@ class PerfSampler:
         """
         alive: dict[int, bool] = {}
         for _ in range(2):  # not more often, because a process may change its modules all the time
-            alive = self._begin_read()  # first: the rings then have all records of the ended processes
+            alive = self._begin_read()  # before the rings, which then have all records of ended processes
             until_ns = time.perf_counter_ns()  # time up to which all records are in the rings
             records = self._timers.events.read()
             self._timers.note(records)
@@ -272,7 +260,7 @@ class PerfSampler:
             raise OutOfTime
 
     def _count(self, records: Iterable[Record], until_ns: int | None = None) -> None:
-        """Count the samples of open processes; other records wait for one call, and are lost after that."""
+        """Count the samples of open processes; records of others wait for the next call, then are lost."""
         by_pid: dict[int, list[Record]] = {pid: [] for pid in self._alive}
         claimed = [record for record in self._unclaimed if record.pid in by_pid]
         self._count_unclaimed(record for record in self._unclaimed if record.pid not in by_pid)
@@ -285,7 +273,7 @@ class PerfSampler:
                 reason = _SMALL_RING_FULL if self._timers.events.lacks_memory else _RING_FULL
                 self.profile.stats.count_failed(reason, record.records)
                 for records_of_process in by_pid.values():
-                    records_of_process.append(record)  # the lost records may have been changes of modules
+                    records_of_process.append(record)  # lost records may have been changes of modules
             elif record.pid in by_pid:
                 by_pid[record.pid].append(record)
             else:

@@ -42,13 +42,13 @@ class ProcessSampler:
     """Samples the threads of one process into a profile, from tick `since` on.
 
     A refused capture is a failed sample.  For a process that the user named (`named`), a refusal before the
-    first sample is an error.  `waits` finds what sleeping threads wait for, `others`: see `Blame`.
+    first sample is an error.  `waits` finds the waits of sleeping threads.  `others`: see `Blame`.
     """
 
     def __init__(
         self, process: LiveProcess, capturer: ThreadCapturer, recording: Recording,
-        random: Callable[[], float], *, named: bool, since: TickTime,
-        waits: WaitFinder | None = None, others: "Callable[[int], ProcessSampler | None]" = lambda _: None,
+        random: Callable[[], float], *, named: bool, since: TickTime, waits: WaitFinder | None = None,
+        others: "Callable[[int], ProcessSampler | None]" = lambda _: None,
     ) -> None:  # fmt: skip
         self.process, self.name = process, process.name
         self._capturer = capturer
@@ -62,7 +62,7 @@ class ProcessSampler:
         self._named = named
         self._random = random
         self.threads: dict[int, SampledThread] = {}  # living threads by id
-        self._pending: dict[SampledThread, WakeUp] = {}  # thread asked to stop -> wake-up of that tick
+        self._pending: dict[SampledThread, WakeUp] = {}  # thread asked to stop -> wake-up before the request
         # Due threads that this tick leaves out: too many stops are pending, or the recording has ended.
         self._not_asked = set[SampledThread]()
         self._has_run = True  # True: the process has run since the last search for changes
@@ -72,7 +72,7 @@ class ProcessSampler:
         self._recorder = Recorder(
             profile, process, since, options.python, options.min_wait, is_new=since.number > 0
         )
-        self._goroutines = SampledThread(process.thread(process.pid), since, 0)  # its tasks are goroutines
+        self._goroutines = SampledThread(process.thread(process.pid), since, 0)  # `tasks`: parked goroutines
         self._goroutines.start_time = process.start_time
         self._blame = Blame(self._recorder, self, others) if waits and options.blame else None
 
@@ -82,14 +82,12 @@ class ProcessSampler:
         key, threads = self._recorder.process_key, self.threads.values()
         return {ThreadKey(key, thread.tid, thread.start_time) for thread in threads}
 
-    # -- one tick
-
     def tick(
         self, now: TickTime, woken: WakeUp, *, spread: int, refresh: bool, go_on: Callable[[], bool]
     ) -> bool:
         """Sample every thread that is due; False: the process has ended.
 
-        Thousands of threads may be due, so the tick calls `go_on` now and then.  `go_on` may release threads
+        Thousands of threads may be due, so the tick calls `go_on` at intervals.  `go_on` may release threads
         that sfsample holds in other processes.  If `go_on` returns False, the recording is over, and the tick
         leaves out the remaining threads.  `spread`: see `spread_of`.
         """
@@ -144,9 +142,9 @@ class ProcessSampler:
         return True
 
     def _in_turn(self, due: list[SampledThread], go_on: Callable[[], bool]) -> Iterator[SampledThread]:
-        """Yield the due threads: first those that ran lately, then those that were off their CPU.
+        """Yield the due threads: threads that ran lately come before threads that were off their CPU.
 
-        Between two threads, collect threads that have stopped by now.
+        Between two due threads, capture pending threads that have stopped by now.
         """
         due.sort(key=lambda thread: (thread.off_cpu_counters is not None, thread.counted.number))
         collected_ns = time.perf_counter_ns()
@@ -158,8 +156,6 @@ class ProcessSampler:
                 self.collect()
                 collected_ns = time.perf_counter_ns()
             yield thread
-
-    # -- threads that come and go
 
     def _follow_changes(self, last_tick: TickTime, *, refresh: bool) -> bool:
         """Notice births, ends and execve; False: the process has ended."""
@@ -209,18 +205,16 @@ class ProcessSampler:
         thread.gone = True
         self.threads.pop(thread.tid, None)
 
-    # -- one thread
-
     def _take_turn(self, thread: SampledThread, woken: WakeUp) -> None:
         if thread in self._pending:
             if not self._wall:
-                self._recorder.skip(thread)  # the pending sample belongs to the tick that asked for the stop
+                self._recorder.skip(thread)  # the pending sample belongs to the tick that requested the stop
             return
         counters = thread.files.counters()
         if counters is None:
             self._drop(thread)
         elif counters == thread.off_cpu_counters:
-            if self._blame is None or not self._blame.takes(thread):
+            if self._blame is None or not self._blame.postpone(thread):
                 self._recorder.count_idle([thread])
         elif self._wall and len(self._pending) >= _MAX_PENDING_STOPS:
             self._not_asked.add(thread)
@@ -228,7 +222,7 @@ class ProcessSampler:
             self._sample(thread, woken, counters)
 
     def look(self, thread: SampledThread) -> None:
-        """Capture a thread again if it has run, but do not count it."""
+        """Capture a thread again if it has run, but do not count a sample."""
         counters = thread.files.counters()
         if counters is not None and (counters != thread.off_cpu_counters or thread.last_stack is None):
             self._looked_at, now_ns = thread, time.perf_counter_ns()
@@ -260,7 +254,7 @@ class ProcessSampler:
     def _capture(self, thread: SampledThread, woken: WakeUp, counters: bytes) -> None:
         stat = self._leader if thread.tid == self.process.pid else thread.files.stat()
         if stat is None or stat.state in "ZX":
-            # These counters may belong to another thread, which has the id by now.
+            # The counters may belong to a new thread with the same id.
             thread.gone, thread.off_cpu_counters = True, counters
             return
         thread.name, thread.start_time, thread.state = stat.name, stat.starttime, stat.state
@@ -287,7 +281,7 @@ class ProcessSampler:
             return
         self._pending.pop(thread, None)
         if thread.files.holder != thread.file_holder:
-            thread.gone = True  # another thread has the id, and may have been captured
+            thread.gone = True  # a new thread has the id, and sfsample may have captured the new thread
         elif not isinstance(captured, NotCaptured):
             self._record_stack(thread, captured, woken)
         elif captured.reason is Reason.OFF_CPU:
@@ -315,7 +309,7 @@ class ProcessSampler:
             return
         if self._options.tasks:
             self._look_at_tasks(thread, captured)
-        if self._blame is not None and self._blame.takes(thread, captured.snapshot.capture):
+        if self._blame is not None and self._blame.postpone(thread, captured.snapshot.capture):
             return
         if captured.reading is None and state.counts_as_cpu:
             recorder.count(thread, captured.snapshot.capture, recorder.now)
@@ -343,10 +337,8 @@ class ProcessSampler:
             carrier.name, carrier.tasks = self._leader.name, self.waits.parked_goroutines()
             carrier.tasks_due_ns = now_ns + _TASKS_PART * (time.thread_time_ns() - began_ns)
 
-    # -- threads with a pending stop
-
     def collect(self) -> bool:
-        """Capture threads that have stopped by now; False: a stop is still pending."""
+        """Capture pending threads that have stopped by now; False: a stop is still pending."""
         running = self.process.running_capture
         if not running.is_active:
             return True
@@ -364,8 +356,6 @@ class ProcessSampler:
         while self._pending and (left_ns := deadline_ns - time.perf_counter_ns()) > 0:
             await_stop(left_ns / 1e9)
             self.collect()
-
-    # -- the end
 
     def finish(self) -> None:
         """Count the ticks since the last sample of each thread, and the CPU time of the process."""

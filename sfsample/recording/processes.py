@@ -29,9 +29,10 @@ class Processes:
     def open_named(
         self, pids: Iterable[int], open_process: Callable[[int], LiveProcess], stats: Stats, *, all_of: bool
     ) -> None:
-        """Open the named processes, except those that are set aside or cannot be read.
+        """Open the named processes, except processes that are set aside or cannot be read.
 
-        Without `all_of`, leave out all that cannot be opened.  Raises the first TargetError if none can.
+        Without `all_of`, leave out every process that cannot be opened.  Raises the first TargetError if no
+        process could be opened.
         """
         refusals: list[TargetError] = []
         for pid in pids:
@@ -61,7 +62,7 @@ class Processes:
         return sum(process.proc.cpu_ns() or 0 for process in self.all)
 
     def open_new(self, stats: Stats, time_s: float, *, force: bool) -> Iterator[LiveProcess]:
-        """Open and yield new descendants for at most `time_s` seconds; the next call yields the others.
+        """Open and yield new descendants for at most `time_s` seconds; the next call yields the remaining.
 
         `force`: list /proc even if the kernel has assigned no id since the last call.
         """

@@ -18,7 +18,6 @@ from sfsample.recording.sample import Sample, StackKey, ThreadKey
 from sfsample.recording.stats import Stats
 
 KeepRecord = Callable[[StackKey, int, int, int, int], None]
-
 TIMELINE_LIMIT = 4_000_000  # records, 40 bytes each
 STACK_LIMIT = 200_000  # distinct stacks, some KB each: a JIT compiler can make any number
 THREAD_LIMIT = 20_000  # distinct threads: a service may start one for each request
@@ -28,10 +27,7 @@ OTHERS = 0  # process key of all processes beyond `PROCESS_LIMIT`
 
 
 class Timeline:
-    """Records of samples in order of time, as arrays of one length.
-
-    At most `TIMELINE_LIMIT` records are kept; `dropped` counts further records.
-    """
+    """Records of samples in order of time, as arrays of one length."""
 
     def __init__(self) -> None:
         self.keys: list[StackKey] = []
@@ -40,7 +36,7 @@ class Timeline:
         self.wall_ns = array("q")  # elapsed time, up to `at_ns`, that the record stands for
         self.cpu_ns = array("q")  # CPU time that the record stands for
         self.times = array("l")  # number of samples
-        self.dropped = 0
+        self.dropped = 0  # number of records beyond `TIMELINE_LIMIT`, which are not kept
         self._indexes: dict[StackKey, int] = {}
 
     def __len__(self) -> int:
@@ -71,15 +67,15 @@ class StackTotals:
 
 
 class Waiters(Counter[Hashable]):
-    """The number of threads that wait for each thing now."""
+    """The number of threads that wait now for each thing (a lock, for example)."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.joined: dict[Hashable, StackKey] = {}  # things with a new waiter in this tick, and its stack
+        self.joined: dict[Hashable, StackKey] = {}  # thing with a new waiter in this tick -> waiter's stack
         self.most = Counter[StackKey]()  # stack of a waiter -> most waiters at the end of a tick
 
     def end_tick(self) -> None:
-        """Compare the numbers with those of earlier ticks."""
+        """Note for each new waiter's stack the number of waiters, if it is larger than at earlier ticks."""
         for thing, stack in self.joined.items():
             if stack in self.most or len(self.most) < STACK_LIMIT:
                 self.most[stack] = max(self.most[stack], self[thing])
@@ -121,7 +117,7 @@ class Profile:
     def register_process(self, pid: int, start_time: int, root: ProcessRoot, name: str) -> int:
         """Return the key of the process that started at `start_time` (clock ticks since boot).
 
-        The key is the pid, unless another process used that pid before, or there are too many processes.
+        The key is the pid, unless an earlier process had the same pid, or there are too many processes.
         """
         key = pid
         while self._start_times.get(key, start_time) != start_time:
@@ -180,15 +176,15 @@ class Profile:
     def spread_cpu_time(self, living: AbstractSet[ThreadKey]) -> None:
         """Spread the CPU time of each thread evenly over its samples; `living`: threads that have not ended.
 
-        A thread that lives only for one request ends soon after its sample, or before it has one.  So samples
-        of ended threads share the CPU time without samples; each gets at most the time between two ticks.
+        A thread that lives only for one request ends soon after its sample, or without a sample.  So samples
+        of ended threads share the CPU time without samples; a sample gets at most the time between two ticks.
         """
         tick_ns = 1e9 * self.stats.duration_s / max(1, self.stats.taken_ticks)
         stacks: dict[ThreadKey, list[StackTotals]] = {}
         for key, total in self.totals.items():
             stacks.setdefault(key.thread, []).append(total)
         room_ns: Counter[ThreadKey] = Counter()  # CPU time that the samples of an ended thread may get
-        room_of: Counter[int] = Counter()  # sum by process key
+        room_of: Counter[int] = Counter()  # sum of `room_ns` by process key
         for thread in stacks.keys() - living:
             ns = sum(round(total.times * tick_ns) - total.cpu_ns for total in stacks[thread])
             room_ns[thread] = max(0, ns)
@@ -241,7 +237,7 @@ class WindowRecord(NamedTuple):
 
 
 class LiveWindow:
-    """The samples of the last `length_ns`, for `top`; a recording into `profile` adds them.
+    """The samples of the last `length_ns`, for `top`; a recording into `profile` adds samples.
 
     The recording thread adds samples, and the drawing thread reads them.  Each access is one call of a deque,
     which the other thread cannot interrupt.

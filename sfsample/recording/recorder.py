@@ -11,14 +11,7 @@ from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import Frame, Stack, StopReason
 from sfsample.core.wait_kind import WaitKind
-from sfsample.modules.location import (
-    IN_POOL,
-    GeneratedFunction,
-    Located,
-    Location,
-    kernel_locations,
-    locate,
-)
+from sfsample.modules.location import IN_POOL, GeneratedFunction, Located, Location, kernel_locations, locate
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.had_cpu import RunState, held_ns, ran_ns
@@ -37,16 +30,9 @@ class Recorder:
     """Counts the samples of one process into a profile.  `now` is the last tick."""
 
     def __init__(
-        self,
-        profile: Profile,
-        process: LiveProcess,
-        begin: TickTime,
-        python: PythonView,
-        min_wait: float = 0.0,
-        *,
-        is_new: bool,
-        late: bool = False,
-    ) -> None:
+        self, profile: Profile, process: LiveProcess, begin: TickTime, python: PythonView,
+        min_wait: float = 0.0, *, is_new: bool, late: bool = False,
+    ) -> None:  # fmt: skip
         """`is_new`: the process was born during the recording, so all of its CPU time counts.
 
         `late`: samples are counted some time after they were taken; the caller calls `follow_perf_map`.
@@ -71,8 +57,6 @@ class Recorder:
         self._charged_ns = 0  # CPU time of the process's threads
         self._cpu_ns = 0  # CPU time of the process during this recording
 
-    # -- CPU time
-
     def charge(self, thread: SampledThread, counters: bytes | None) -> int:
         """Note the CPU time of a thread since the last call; return it in ns."""
         ran = ran_ns(counters)
@@ -93,14 +77,12 @@ class Recorder:
         return cpu_ns is not None
 
     def charge_process(self, at_least_ns: int = 0) -> None:
-        """Charge the CPU time of the process, including that of threads that ended before they were seen."""
+        """Charge the CPU time of the process, including threads that ended before sfsample saw them."""
         unseen_ns = max(0, max(self._cpu_ns, at_least_ns) - self._charged_ns)
         self.stats.cpu_charged_ns += unseen_ns
         self._charged_ns += unseen_ns
         self._profile.unseen_ns[self.process_key] += unseen_ns
         self._profile.charged_ns[self.process_key] += self._charged_ns
-
-    # -- samples
 
     def count_stops(self, thread: SampledThread, stops: Sequence[ThreadSnapshot]) -> None:
         """Count the pauses of a capture."""
@@ -143,7 +125,7 @@ class Recorder:
             thread.wait = None
 
     def _locate(self, captured: CapturedStack, last: Located) -> tuple[Location, ...]:
-        """Return the locations of the frames; unchanged frames have those of the last sample."""
+        """Return the locations of the frames; unchanged frames keep the locations of the last sample."""
         frames, known = captured.stack.frames, self._locations
         if None in captured.modules and not self._late and self._perf_map_read != self.now.number:
             self._perf_map_read = self.now.number
@@ -181,7 +163,7 @@ class Recorder:
             self._locations.clear()
 
     def count_idle(self, threads: Iterable[SampledThread]) -> None:
-        """Note that threads have not run since their last capture; their stacks are counted now or later."""
+        """Note that threads have not run since their last capture; count their stacks now or later."""
         now, prompt = self.now, self._profile.prompt
         for thread in threads:
             if thread.last_stack is None:
@@ -217,7 +199,7 @@ class Recorder:
         """Count the stack that `see` kept, for all ticks since the last sample of the thread.
 
         If `ran` is False, the thread slept, and its CPU time is kept for a sample in which the thread runs.
-        Otherwise most CPU time of a thread that works in bursts would count for the call in which it sleeps.
+        So the CPU time of a thread that works in bursts does not count for the call in which it sleeps.
         """
         assert thread.last_stack is not None  # noqa: S101 - our own invariant
         stack, places = thread.last_stack
@@ -242,7 +224,7 @@ class Recorder:
             self.count_tasks(thread, capture, until)
 
     def count_tasks(self, thread: SampledThread, capture: Capture, until: TickTime) -> None:
-        """Count each suspended task like a thread, for the time since its thread's tasks were counted."""
+        """Count each suspended task like a thread, for the time since the last count of these tasks."""
         key = ThreadKey(self.process_key, thread.tid, thread.start_time)
         since, thread.tasks_counted = thread.tasks_counted, until
         times, wall_ns = max(1, until.number - since.number), until.at_ns - since.at_ns
@@ -253,8 +235,6 @@ class Recorder:
                 at_ns=until.at_ns, wall_ns=round(wall_ns * number), cpu_ns=0, times=round(times * number),
             )  # fmt: skip
             self._profile.add(sample)
-
-    # -- ticks without a sample
 
     def skip(self, thread: SampledThread) -> None:
         """Count nothing for the ticks and the time since the last sample of a thread."""

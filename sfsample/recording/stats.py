@@ -11,6 +11,7 @@ from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Stack, StopReason, found_of
 from sfsample.errors import NoSuchProcess, SfsampleError, TargetError
 
+MIN_COVERAGE = 0.9  # share of the CPU time; with a smaller share, the shares of functions may be wrong
 _MAX_PROBLEMS = 1000  # distinct texts; any further texts are counted together
 _MAX_SHOWN_PROBLEMS = 5
 
@@ -27,7 +28,7 @@ def losses(
     *, ticks: int, late_ticks: int, spared_ticks: int, failed_captures: int, samples: int, whole_stacks: int,
     rate_hz: float | None,
 ) -> list[Loss]:  # fmt: skip
-    """Return every kind of loss, including kinds whose number is 0."""
+    """Return a `Loss` of every kind, even if its number is 0."""
     taken = max(0, ticks - late_ticks - spared_ticks) / (ticks or 1)
     rate = f"{100 * taken:.0f} % of the rate"
     if rate_hz:
@@ -44,6 +45,15 @@ def losses(
 def coverage_of(sampled_ns: int, charged_ns: int) -> float | None:
     """Return the share of the CPU time that samples stand for, 0 to 1; None: no CPU time was used."""
     return min(1.0, max(0, sampled_ns) / charged_ns) if charged_ns > 0 else None
+
+
+def is_low(coverage: float | None, charged_ns: int, shown_ns: float) -> bool:
+    """Return True if CPU time is missing to an extent that shares may be wrong.
+
+    `shown_ns`: time that all samples stand for, sleep included.
+    """
+    return (coverage is not None and coverage < MIN_COVERAGE
+            and (1 - coverage) * charged_ns > shown_ns / 100)  # fmt: skip
 
 
 class Pauses:
@@ -122,8 +132,8 @@ class Stats:
         self.cpu_sampled_ns = 0  # CPU time that samples stand for, including those that --gil leaves out
         self.threads = 0  # threads that have samples
         self.brief_waits = 0  # samples left out, because the wait was shorter than --min-wait
-        self.holders_refused = 0  # times that the holder was in a process that sfsample may not read
-        self.holders_changed = 0  # times that --blame found no holder of a lock, or saw the holder change
+        self.holders_refused = 0  # times that sfsample did not read the process of the holder
+        self.holders_changed = 0  # times that the holder was another one, or had ended, after the look at it
         self.why_idle: tuple[str, str] | None = None  # reason why no thread could run, and a remedy
         self.subprocesses = Subprocesses()
         self.module_paths: list[tuple[str, bool]] = []  # path of each module, and whether it has SFrame
@@ -141,7 +151,7 @@ class Stats:
 
     @property
     def losses(self) -> list[Loss]:
-        """Every kind of loss, including kinds whose number is 0."""
+        """A `Loss` of every kind, even if its number is 0."""
         return losses(
             ticks=self.ticks, late_ticks=self.late_ticks, spared_ticks=self.spared_ticks,
             failed_captures=self.captures[Capture.FAILED], samples=self.samples,

@@ -6,10 +6,9 @@ from math import sqrt
 from sfsample.core.quantities import brief_time, counted
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Found, StopReason
-from sfsample.recording.stats import Stats
+from sfsample.recording.stats import Stats, is_low
 
 _MAX_LINES = 5  # lines of one kind, unless verbose
-_LOW_COVERAGE = 0.9  # share of the CPU time; a lower coverage is printed first
 _MANY_LATE = 0.1  # share of the ticks; if sfsample missed more, a line advises a permission
 _CHANCE = 2  # standard deviations of the count of samples by timers of CPUs
 _HIGH_COST = 0.03  # share of one CPU; with a higher cost, the flag that limits it is printed
@@ -25,8 +24,6 @@ _TIMER_HINTS = {
     StopReason.STACK_COPY_ENDED: " (--no-perf-events copies all)",
     StopReason.BAD_MEMORY: " (--no-perf-events may copy more)",
 }
-
-
 _REFUSED_TIMERS = (
     "          timers of the CPUs would see threads that end before they are sampled: run sfsample",
     "          as root, with CAP_PERFMON, or with sysctl kernel.perf_event_paranoid=0",
@@ -88,7 +85,7 @@ def missing_name_lines(missing_names: Sequence[str], *, verbose: bool = False) -
 
 
 def no_sample_lines(stats: Stats) -> Iterator[str]:
-    """Yield the reason why there are no samples, and the flags that would give some."""
+    """Yield the reason why there are no samples, and the flags that would give samples."""
     cause, remedy = stats.why_idle or ("idle", "to record sleeping threads: --mode wall")
     if stats.timers_since_s is not None:
         period_ns = round(1e9 / stats.rate_hz)
@@ -117,7 +114,8 @@ def no_sample_lines(stats: Stats) -> Iterator[str]:
 
 def _is_low(stats: Stats) -> bool:
     """Return True if the coverage is low, and not by chance."""
-    return stats.samples > 0 and any(_coverage(stats)) and (stats.coverage or 0.0) < _LOW_COVERAGE
+    is_notable, shown_ns = any(_coverage(stats)), stats.samples * 1e9 / stats.rate_hz
+    return shown_ns > 0 and is_notable and is_low(stats.coverage, stats.cpu_charged_ns, shown_ns)
 
 
 def _coverage(stats: Stats) -> Iterator[str]:

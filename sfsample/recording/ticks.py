@@ -1,8 +1,8 @@
 """Draws the ticks of a recording: one tick in every interval of 1/rate, at a random instant.
 
 Interval k begins at start + k / rate; its tick is drawn from the interval with uniform probability.  So the
-rate is exact, and no periodic work of the target can keep step with the ticks.  Two ticks are at most two
-intervals apart.  The last interval may be shorter than the others.  No clock is read here.
+rate is exact, and no periodic work of the target can keep step with the ticks.  Two successive ticks are at
+most two intervals apart.  The last interval may be shorter.  This module reads no clock.
 
 If ticks cost too much (`OverheadLimit`), the intervals become longer.  The tick of a longer interval is drawn
 from its first half, but at least from the first 1/rate, so the ticks are more evenly spaced.  These ticks
@@ -25,7 +25,7 @@ MAX_LATE_S = 0.4  # seconds after the end of a recording in which code is still 
 SLOWNESS = 8  # each interval is longer by 1/8 of the debt
 _MAX_SAVED_S = 0.25  # largest unused time that is saved, in seconds of elapsed time
 _MAX_DEBT_S = 2.0  # largest overspent time that is paid back, in seconds of elapsed time
-_COSTS = 3  # number of last costs that decide whether a cost is a burst
+_COSTS = 3  # number of costs, the last one included, that decide whether the last cost is a burst
 
 
 class Schedule:
@@ -79,8 +79,8 @@ class OverheadLimit:
     """Limits the time that sfsample spends to `share` of the elapsed time (None: no limit).
 
     `spent_s` was spent until `now_s`.  Unused time is saved for 0.25 s.  A burst (the first stacks) is paid
-    back for two seconds at most.  It is no burst if one of the two costs before it was as large.  Each pause
-    pays back 1/`slowness` of the debt, so 8 gives even pauses.
+    back for two seconds at most.  A cost is no burst if one of the two costs before was as large.  Each pause
+    pays back 1/`slowness` of the debt, so a slowness of 8 gives even pauses.
     """
 
     def __init__(self, share: float | None, now_s: float, spent_s: float, slowness: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""Finds the thread that had a thread id when the kernel copied its stack.
+"""Finds the thread to which a thread id belonged when the kernel copied the thread's stack.
 
 When sfsample reads a copy, the thread may have ended, and its id may belong to a new thread.  So sfsample
 follows the kernel's records of births and names, which lie among the copies in order of time.  /proc shows
@@ -19,14 +19,11 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # clock ticks per second; /proc has sta
 
 
 class TidHistory:
-    """The threads of one process, by thread id.
-
-    `thread_of(tid)`: the thread that has this id now.  `leader_name()`: name of a thread with no known name.
-    """
+    """The threads of one process, by thread id."""
 
     def __init__(self, thread_of: Callable[[int], Thread], leader_name: Callable[[], str]) -> None:
-        self._thread_of = thread_of
-        self._leader_name = leader_name
+        self._thread_of = thread_of  # function that returns the thread that has an id now
+        self._leader_name = leader_name  # function that returns the name of a thread without a known name
         self._threads: dict[int, SampledThread] = {}  # threads with a sample
         self._names: dict[int, str] = {}  # names in the kernel's records
         self._births: dict[int, int] = {}  # start times in clock ticks since boot

@@ -1,7 +1,4 @@
-"""Sets the kernel's timers, and chooses their kind (of threads or of CPUs) and the size of stack copies.
-
-`process/perf_events.py` describes the two kinds of timers.
-"""
+"""Sets the kernel's timers, and chooses their kind (process/perf_events.py) and the size of stack copies."""
 
 import logging
 from collections.abc import Callable, Collection
@@ -35,16 +32,9 @@ class TimerSet:
     events: PerfEvents
 
     def __init__(
-        self,
-        processes: Processes,
-        stats: Stats,
-        period_ns: int,
-        stack_bytes: int,
-        open_new: Callable[[], None],
-        *,
-        per_cpu: bool,
-        kernel: bool,
-    ) -> None:
+        self, processes: Processes, stats: Stats, period_ns: int, stack_bytes: int,
+        open_new: Callable[[], None], *, per_cpu: bool, kernel: bool,
+    ) -> None:  # fmt: skip
         self._processes, self._stats, self._open_new = processes, stats, open_new
         self._period_ns = period_ns
         self._max_stack_bytes = self._stack_bytes = min(stack_bytes, MAX_SAMPLE_STACK_BYTES)
@@ -82,8 +72,6 @@ class TimerSet:
             events.close()
             raise
         return events
-
-    # -- the choice of other timers
 
     def fit_stack_bytes(self, use: StackUse) -> bool:
         """Choose the size of the copies; return True if it has changed, so that new timers are needed.

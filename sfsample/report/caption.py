@@ -2,9 +2,9 @@
 
 from sfsample.core.local_time import local, zone
 from sfsample.core.quantities import counted, listed, long_time
+from sfsample.recording.stats import is_low
 from sfsample.report.report import CPU, OUTERMOST, Report
 
-MIN_COVERAGE = 0.9  # share of the CPU time; a smaller share is reported as a loss
 _MAX_PIDS = 8  # process ids listed
 _LONG_NS = 1000 * 10**9
 _TIME_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))  # ns of each unit
@@ -35,7 +35,7 @@ def amounts(report: Report) -> list[str]:
 
 
 def process_ids(report: Report) -> str:
-    """Return the ids of the processes: "pid 7", "pids 7, 8 and 2 more"; "": they are unknown."""
+    """Return the ids of the processes: "pid 7", "pids 7, 8 and 2 more"; "": no id is known."""
     pids = sorted({thread.pid for thread in report.threads if thread.pid is not None})
     return f"pid{'s' * (len(pids) > 1)} {listed(pids, _MAX_PIDS)}" if pids else ""
 
@@ -46,7 +46,7 @@ def label_texts(report: Report) -> list[str]:
 
 
 def duration(ns: int) -> str:
-    """Return a duration with three digits and its unit: "1.25 ms"; a long one as "1 h 5 min"."""
+    """Return a duration with three digits and its unit: "1.25 ms"; a long duration: "1 h 5 min"."""
     if ns >= _LONG_NS:
         return long_time(ns / 1e9)
     size, unit = next((row for row in _TIME_UNITS if ns >= row[0]), _TIME_UNITS[-1])
@@ -60,7 +60,8 @@ def losses(report: Report) -> list[str]:
     lost = [loss.text for loss in stats.losses(total, whole, report.rate_hz) if loss.number]
     if report.timeline and report.timeline.dropped:
         lost.append(f"{report.timeline.dropped} samples are not on the timeline, which is full")
-    if share is not None and share < MIN_COVERAGE:
+    shown_ns = total * 1e9 / report.rate_hz if report.rate_hz else 0.0
+    if share is not None and is_low(share, stats.number("cpu_charged_ns"), shown_ns):
         worth = f"samples stand for {100 * share:.0f} % of the CPU time: shares may be wrong"
         return [worth, *stats.texts("missing"), *lost]
     return [*stats.texts("missing"), *lost]

@@ -48,7 +48,7 @@ class Side(NamedTuple):
     cpu_ns: int | None = None  # CPU time of all threads
     cpu_samples: float | None = None  # CPU time of all threads, as samples; None: samples are compared
     coverage: float | None = None  # share of the CPU time that samples represent; None: unknown
-    cpu_error: float = 0.0  # of the CPU time, as a share of one CPU; 0: the kernel has not measured it
+    cpu_error: float = 0.0  # error of `cpu_ns`, as a share of one CPU; 0: `cpu_ns` was not measured
 
     @property
     def amount(self) -> float:
@@ -144,12 +144,12 @@ def count(report: Report, name: str = "", files: int = 1, *, mode: str = "cpu") 
     stats, ticks, weight, cpu_samples, cpu_error = report.stats, _ticks(report), SAMPLES, None, 0.0
     sampled_ns, recorded = report.total(CPU), stats.text("mode")
     cpu_ns = stats.number("cpu_charged_ns") or sampled_ns
-    is_known = CPU in report.weights or stats.has_cpu_time  # a report in which no thread ran has no column
+    is_known = CPU in report.weights or stats.has_cpu_time  # if no thread ran, the report has no CPU column
     if (mode, recorded) == ("cpu", "wall") and is_known and ticks and report.duration_ns:
         weight, cpu_samples = CPU, cpu_ns * ticks / report.duration_ns
         cpu_error = _CLOCK_ERROR_NS / report.duration_ns if stats.has_cpu_time else 0.0
     own, total = by_function(report, weight)
-    if cpu_samples is not None:  # the samples stand for a part of the CPU time: scale them to all of it
+    if cpu_samples is not None:  # samples stand for a part of the CPU time: scale counts to all CPU time
         for counts in (own, total):
             for function in counts:
                 counts[function] *= cpu_samples / sampled_ns  # type: ignore[assignment]  # fractions are fine

@@ -40,11 +40,8 @@ def rebuild_stacks(report: Report, frames_of: Callable[[ReportStack], Iterable[N
     return report._replace(threads=made.threads, frames=made.frames, stacks=made.stacks, timeline=timeline)
 
 
-# -- several reports
-
-
 def merge(reports: Iterable[Report], budget: ReadingBudget | None = None) -> Report:
-    """Return the sum of reports; free each before reading the next one.  Raises BadInput beyond `budget`."""
+    """Return the sum of reports; free a report before the next is read.  Raises BadInput beyond `budget`."""
     rest = iter(reports)
     first, second = next(rest), next(rest, None)
     if second is None:
@@ -70,7 +67,7 @@ def merge(reports: Iterable[Report], budget: ReadingBudget | None = None) -> Rep
 
 
 def common(values: Iterable[_V]) -> _V | None:
-    """Return the value if all are the same, else None."""
+    """Return the common value; None if the values differ."""
     distinct = {*values}
     return distinct.pop() if len(distinct) == 1 else None
 
@@ -112,11 +109,8 @@ def _select_weights(report: Report, facts: list[Report]) -> Report:
     return report._replace(stacks=tuple(stacks), weights=tuple(WEIGHTS[at] for at in kept))
 
 
-# -- frames
-
-
 def merge_by(report: Report, by: MergeBy) -> Report:
-    """Merge frames with the same function, address or module; by module, adjacent frames become one, too."""
+    """Merge frames with the same function, address or module; by module, also join adjacent equal frames."""
     key = _KEYS[by]
     merged: dict[_FrameKey, NamedFrame] = {}
     for frame in report.frames:
@@ -157,11 +151,8 @@ _KEYS: dict[MergeBy, Callable[[NamedFrame], _FrameKey]] = {
 }
 
 
-# -- stacks
-
-
 def filter_stacks(report: Report, matches: Callable[[NamedFrame], bool], *, keep: bool = True) -> Report:
-    """Return the report with only the stacks that have a matching frame; `keep` False: the other stacks."""
+    """Return the report with only the stacks that have a matching frame; `keep` False: the rest."""
     chosen = {frame for frame in report.frames if matches(frame)}
     return rebuild(report, lambda frames: None if chosen.isdisjoint(frames) is keep else frames)
 

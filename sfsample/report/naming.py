@@ -41,7 +41,7 @@ def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
     timeline = profile.timeline
     stacks = [indexes[key] for key in timeline.keys] if timeline else []
     stats = profile.stats.as_json()
-    problems = dict.fromkeys([*stats["problems"], *symbolizer.problems])  # damaged files are in both lists
+    problems = dict.fromkeys([*stats["problems"], *symbolizer.problems])  # both lists have damaged files
     stats["problems"] = [*problems]
     most = stats["most_waiters"] = defaultdict[str, Counter[str]](Counter)  # by pid of a waiter, and lock
     for key, number in profile.waiters.most.items():

@@ -18,13 +18,13 @@ from math import atan, cos, erfc, log, pi, sin, sqrt
 
 LEAST_PAIRS = 3  # ordinary differences that a verdict needs
 ENOUGH_PAIRS = 8  # ordinary differences that Student's t needs
-FEW_FACTOR = 4  # with fewer pairs, a change is larger by this factor than any ordinary difference
+FEW_FACTOR = 4  # with fewer pairs, a change must be 4 times as large as the largest ordinary difference
 _FAR = erfc(10 / sqrt(2))  # probability of a difference beyond ten standard deviations of a count
 _ERROR_RATE = 0.05  # share of intervals that miss the true value
 
 
 def log_ratio(before: float, after: float, exposures: tuple[float, float]) -> float:
-    """Return the logarithm of the ratio of two shares; half a sample is added to each count, to avoid 0."""
+    """Return the logarithm of the ratio of two shares; both counts get half a sample more, to avoid 0."""
     ratio = (after + 0.5) / (before + 0.5)
     return log(ratio * exposures[0] / exposures[1]) if all(exposures) else 0.0
 

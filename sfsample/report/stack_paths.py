@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sfsample.report.report import Report, truncation_mark
 
-_INNERMOST = "context"  # `found` of every innermost frame, which names no stepper
+_INNERMOST = "context"  # `found` of the innermost frames, which no stepper has found
 
 
 class Label(NamedTuple):

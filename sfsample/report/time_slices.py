@@ -28,7 +28,7 @@ class TimeSlices(NamedTuple):
 
 
 def add_columns(slices: Iterable[Columns], stacks: int) -> Columns:
-    """Return the sum of slices: stacks, ascending, then sums; `stacks`: number of stacks in the report."""
+    """Return the sum of slices: the stacks, ascending, then sums; `stacks`: number of the report's stacks."""
     seen: set[int] = set()
     samples, wall, cpu = sums = [[0] * stacks for _ in range(3)]
     for numbers, *columns in slices:

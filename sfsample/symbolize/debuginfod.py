@@ -1,12 +1,10 @@
 """Downloads debug files from debuginfod servers into the cache that the standard client uses.
 
-sfsample asks a server only if the user wants it.  `dump` never waits for the network (`online` False).
+sfsample asks a server only with --debuginfod.  `dump` never waits for the network (`online` False).
 
 Invariant: a download is limited in size; the cache gets the complete file or none; a file that another user
-may have written is not used (tests/symbolize/test_debuginfod.py).  Like any debug file, a download is used
-only if it has the right build-id.
-
-Source: debuginfod_find_debuginfo(3): the file is CACHE/BUILDID/debuginfo, and empty if no server has it.
+may have written is not used (tests/symbolize/test_debuginfod.py).  The build-id of a download is checked.
+Source: debuginfod_find_debuginfo(3): the file is CACHE/BUILDID/debuginfo; an empty file: no server has it.
 """
 
 import os
@@ -23,14 +21,14 @@ from sfsample.symbolize.options import Progress
 
 _MAX_FILE_BYTES = 4 << 30
 _CHUNK_BYTES = 1 << 18
-_NOT_FOUND_CACHED_S = 600  # seconds until the servers are asked again
+_NOT_FOUND_CACHED_S = 600  # seconds after which sfsample asks the servers again
 _HTTP_NOT_FOUND = 404
 _HEX_DIGITS = set("0123456789abcdef")
 _SCHEMES = ("http://", "https://")
 
 
 class Debuginfod:
-    """Asks `urls` in turn.  `cache`: the standard client's directory.  `timeout_s`: of each network wait."""
+    """Asks `urls` in turn.  `cache`: the standard client's directory.  `timeout_s`: limit of each wait."""
 
     def __init__(
         self, urls: Sequence[str], cache: str, timeout_s: float, progress: Progress, *, online: bool = True
@@ -84,7 +82,7 @@ class Debuginfod:
 
 
 def _read_cache(path: str) -> tuple[mmap | None, bool]:
-    """Return the cached file or None, and True if no server need be asked.  Raises SfsampleError."""
+    """Return the cached file or None, and True if the cache has an answer.  Raises SfsampleError."""
     try:
         fd = open_regular(path)
     except OSError:
@@ -103,8 +101,8 @@ def _read_cache(path: str) -> tuple[mmap | None, bool]:
 def make_private(directory: str) -> bool:
     """Make a directory and its parents; True: no other user can write there.  Raises OSError.
 
-    The path as it is written is checked, and the path to which its symbolic links lead.  Root is trusted.
-    In a sticky directory (/tmp), a user can rename only the user's own files, inode(7).
+    sfsample checks the path as written, and the path to which symbolic links lead.  Root is trusted.  In a
+    sticky directory (/tmp), a user can rename only the user's own files, inode(7).
     """
     path = Path(directory).absolute()
     for level in (*reversed(path.parents), path):

@@ -1,12 +1,10 @@
 """Finds source lines and inlined functions in DWARF.  Only this file uses the library `symbolic`.
 
 The library is an extra (`pip install 'sfsample[lines]'`), and converts all DWARF of a file at once (0.2 s for
-the debug file of glibc).  A watch names places again and again, so the result is cached.  The `.dwo` and
-`.dwp` files of split DWARF are not read.
+the debug file of glibc).  A watch names places again and again, so the line tables are cached.  The `.dwo`
+and `.dwp` files of split DWARF are not read.
 
-Invariant: if the library raises any exception on damaged DWARF, the module has no lines, and `problems` says
-so (tests/symbolize/test_dwarf_lines.py).
-
+Invariant: any exception of the library becomes a text in `problems` (tests/symbolize/test_dwarf_lines.py).
 Source: DWARF 5 sections 3.1.2 and 7.3.2 (split DWARF).
 """
 
@@ -19,7 +17,7 @@ from sfsample.symbolize.options import Progress
 
 _SECTIONS = (".debug_info", ".zdebug_info")
 _MAX_CACHED_BYTES = 256 << 20  # bytes of all cached tables
-_CACHE: dict[bytes, bytes] = {}  # SHA-256 of a file -> its tables (any file can claim a build-id)
+_CACHE: dict[bytes, bytes] = {}  # SHA-256 of a file (any file can claim a build-id) -> line tables
 _MAX_FILE_BYTES = 2 << 30  # bytes of a file; 100 MB take 1 s, and the library cannot be interrupted
 
 
@@ -53,7 +51,7 @@ class DwarfLines:
         self.problems: list[str] = []
 
     def at(self, image: ElfImage, vaddr: int) -> list[SourcePlace]:
-        """Return the functions at a vaddr, innermost inlined function first; none if DWARF lacks it."""
+        """Return the functions at a vaddr, innermost inlined function first; empty if DWARF has none."""
         if image not in self._tables:
             lowest = min((s.vaddr for s in image.segments if s.type == PT_LOAD), default=0)
             self._tables[image] = self._open(image), lowest  # table; vaddr of address 0 in the table
@@ -84,7 +82,7 @@ class DwarfLines:
             return None
 
     def _converted(self, image: ElfImage) -> bytes:
-        """Return the line tables of an image, from the cache if it has them."""
+        """Return the line tables of an image, from the cache if possible."""
         from hashlib import sha256  # import of 3 MB
 
         size = len(image.data)
@@ -118,10 +116,7 @@ def _view(data: bytes) -> Any:  # noqa: ANN401 - the library has no types
 
 
 def split_dwarf_problem(image: ElfImage) -> str:
-    """Return a text if skeleton units say that lines are in other files (split DWARF), else "".
-
-    Compressed skeleton units are not read.
-    """
+    """Return a text if skeleton units (not compressed) say that lines are in other files, else ""."""
     strings = image.section(".debug_str") if image.section(".debug_addr") else None
     if strings is None or strings.flags & SHF_COMPRESSED:
         return ""
@@ -129,5 +124,5 @@ def split_dwarf_problem(image: ElfImage) -> str:
         return ""
     return (
         f"{image.name}: some lines and inlined functions are in .dwo or .dwp files (split DWARF), "
-        "which are not read; to have them, build without -gsplit-dwarf"
+        "which sfsample does not read; build without -gsplit-dwarf"
     )

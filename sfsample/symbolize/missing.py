@@ -47,7 +47,7 @@ class MissingName(NamedTuple):
 def module_without_name(
     module: Module, why: str, process_roots: Mapping[int, ProcessRoot], places: int
 ) -> MissingName:
-    """Return the reason why places in a module have no name, with a hint if debug symbols would help."""
+    """Return the reason `why` places in a module have no name, with a hint if debug symbols would help."""
     hint = _hint(module.path, process_roots.values()) if why.startswith("stripped") else ""
     return MissingName(module.path, places, why, hint)
 
@@ -73,14 +73,14 @@ def _hint(path: str, process_roots: Iterable[ProcessRoot]) -> str:
     if distribution & {*_DEBIAN}:
         if name.startswith(_GLIBC_NAMES):
             return "try: apt install libc6-dbg"
-        return "find-dbgsym-packages (package debian-goodies) names the package with its symbols"
+        return "find-dbgsym-packages (package debian-goodies) names the package with the symbols"
     if distribution & {*_REDHAT}:
         return f"try: dnf debuginfo-install $(rpm -qf {path})"
     return "a debug package, or --debuginfod, may have its symbols"
 
 
 def _distribution(process_roots: Iterable[ProcessRoot]) -> frozenset[str]:
-    """Return the words of ID and ID_LIKE in os-release(5) of the targets; none if targets differ."""
+    """Return the words of ID and ID_LIKE in os-release(5) of the targets; empty if targets differ."""
     distributions = set()
     for root in [process.root for process in process_roots if process.root is not None] or [Root()]:
         data = root.map("/etc/os-release") or root.map("/usr/lib/os-release") or b""

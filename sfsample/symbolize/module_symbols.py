@@ -1,11 +1,11 @@
 """Searches the symbol tables of one module, in its file and in debug files.
 
-The order is: `.symtab`; a separate debug file; `.gnu_debugdata`; `.dynsym` (without section headers, the
-dynamic symbols); a debuginfod server.  A table is opened only if the tables before it lack the symbol.
+The order of the search: `.symtab`; a separate debug file; `.gnu_debugdata`; `.dynsym` (without section
+headers, the dynamic symbols); a debuginfod server.  A later table is opened only if the earlier tables lack
+the symbol.
 
-A function without a size is a guess.  A function with a size, in any table, is preferred to it.  If no table
-has local functions, a guess ends where the next function begins.  PLT stubs are in no table: their
-relocations name them.
+A function without a size is a guess; functions with a size, in any table, are preferred.  If no table has
+local functions, a guess ends where the next function begins.  PLT stubs get names from relocations.
 
 `.gnu_debugdata` (MiniDebugInfo) is an ELF file, compressed with xz, that has the function symbols that
 `.dynsym` lacks.  Each run unpacks this file, in 0.1 s for 1 MB.  Source: gdb manual, "MiniDebugInfo".
@@ -44,7 +44,7 @@ class ModuleSymbols:
         self._stub_sections = stub_sections(module.image)
         self._debug: DebugFile | None = None
         self._damage = ""
-        self._is_complete = False  # True: a table of all functions was read, not only of exported ones
+        self._is_complete = False  # True: a table of all functions was read, not only of exported functions
 
     def find(self, vaddr: int) -> Symbol | None:
         """Return the function symbol that covers `vaddr`, or None."""
@@ -53,7 +53,7 @@ class ModuleSymbols:
         return self._find_in_tables(SymbolTable.find_stated, vaddr) or self._guess(vaddr)
 
     def debug_file(self) -> DebugFile:
-        """Return the separate debug file on this machine.  Only the first call searches for it."""
+        """Return the separate debug file on this machine.  Only the first call searches for a file."""
         if self._debug is None:
             self._debug = self._debug_files.find(self._image, self._module.path)
         return self._debug
@@ -67,7 +67,7 @@ class ModuleSymbols:
 
     @property
     def problems(self) -> list[str]:
-        """Texts about damage of the file, and about limits that were reached; each begins with the path."""
+        """Texts about damage of the file and reached limits; each text begins with the path."""
         return [f"{self._module.path}: {problem}" for problem in (*self._image.problems, *self._limits())]
 
     def _limits(self) -> list[str]:
@@ -81,16 +81,16 @@ class ModuleSymbols:
         if refused:
             return refused
         if self._module.is_closed:
-            return "it was unmapped long before the end, and its file closed"
+            return "it was unmapped long before the recording ended, and its file closed"
         if not self._image.sections:
-            return "it has no section headers, as a copy of the target's memory has none"
+            return "it has no section headers: copies of the target's memory have none"
         if self._is_complete:
             return "; ".join(["its symbol table has no function there", *self._limits()])
         build_id = f" for build-id {self._image.build_id}" if self._image.build_id else ""
         return f"stripped, and no debug file{build_id} was found"
 
     def _guess(self, vaddr: int) -> Symbol | None:
-        """Return the last function without a size before `vaddr`; None: a function begins between the two."""
+        """Return the last function without a size before `vaddr`; None: a function begins in between."""
         guess = self._find_in_tables(SymbolTable.find_guessed, vaddr)
         if guess is None or guess.size or self._is_complete:
             return guess
@@ -127,7 +127,7 @@ class ModuleSymbols:
             yield from self._symtab_of(self._fetch_debug_image())
 
     def _symtab_of(self, image: ElfImage | None) -> Iterator[SymbolTable]:
-        """Yield the `.symtab` of `image` if there is one, and note that all functions have been read."""
+        """Yield the `.symtab` of `image` if the image has one, and note that all functions have been read."""
         symtab = image.symbols(SHT_SYMTAB) if image else None
         if image is None or symtab is None:
             return
@@ -155,7 +155,7 @@ class ModuleSymbols:
         return PltStubs(self._image, self._name_of_resolver)
 
     def _name_of_resolver(self, vaddr: int) -> str | None:
-        """Return the name of the function whose resolver is at `vaddr`; it is never the name of a stub."""
+        """Return the name of the function whose resolver is at `vaddr`; names of stubs do not count."""
         symbol = self._find_in_tables(SymbolTable.find_stated, vaddr)
         return symbol.name if symbol and symbol.start == vaddr else None
 

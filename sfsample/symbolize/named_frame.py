@@ -1,4 +1,4 @@
-"""Defines a named frame, and makes its texts safe for the folded format and for a terminal.
+"""Defines a named frame, and makes the texts of frames safe for the folded format and for a terminal.
 
 Invariant: each text is one line, is not empty, has no `;`, and does no harm to a terminal
 (tests/symbolize/test_named_frame.py).  Control characters, line separators, bidirectional controls and lone
@@ -11,7 +11,7 @@ from sfsample.modules.location import PythonPlace, WaitPlace, import_path
 
 _UNSAFE = (
     *range(0x20),  # C0: newline, tab, ESC
-    *range(0x7F, 0xA0),  # DEL and C1: 0x9B starts an escape sequence too
+    *range(0x7F, 0xA0),  # DEL and C1: 0x9B also starts an escape sequence
     0x061C, 0x200E, 0x200F,  # Arabic letter, left-to-right, right-to-left marks
     0x2028, 0x2029,  # line and paragraph separators: str.splitlines splits at them
     *range(0x202A, 0x202F), *range(0x2066, 0x206A),  # bidirectional embeddings, overrides, isolates
@@ -25,7 +25,7 @@ class NamedFrame(NamedTuple):
 
     text: str  # text in the folded format
     function: str | None = None  # demangled name without suffix
-    raw: str | None = None  # mangled symbol, as its table has it; for a wait: its class, such as "lock"
+    raw: str | None = None  # mangled symbol, as in the symbol table; for a wait: class of the wait ("lock")
     module: str | None = None  # path of the file
     build_id: str | None = None
     address: int | None = None  # vaddr in the module; the run-time address if there is no module
@@ -51,7 +51,7 @@ def python_frame(place: PythonPlace, *, executed: bool = False) -> NamedFrame:
 
 
 def wait_frame(place: WaitPlace, variable: str | None) -> NamedFrame:
-    """Return the frame of a wait; `variable`: the name of the lock, if it has one."""
+    """Return the frame of a wait; `variable`: name of the lock, or None."""
     text = clean_name(place.text)
     if not place.category:
         return NamedFrame(text, text)
@@ -67,7 +67,7 @@ def clean_name(name: str) -> str:
 
 
 def address_text(module_path: str | None, address: int) -> str:
-    """Return the text of a frame without a symbol; `address`: vaddr; without a module, run-time address."""
+    """Return the text of a frame without a symbol.  Without a module, `address` is a run-time address."""
     if not module_path:
         return f"[{address:#x}]"
     name = module_path.rstrip("/").rpartition("/")[2]

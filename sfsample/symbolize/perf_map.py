@@ -1,13 +1,13 @@
-"""Reads names of generated code from /tmp/perf-PID.map; directory and PID are those that the target sees.
+"""Reads names of generated code from /tmp/perf-PID.map, where /tmp and PID are as the target sees them.
 
-Invariant: a map is used only if it is a regular file that the target's user or root owns, as perf requires;
-if a read fails, only names are lost, and `problem` says so (tests/symbolize/test_perf_map.py).
+Invariant: a map is used only if it is a regular file, and if the target's user or root owns the map, as perf
+requires.  If a read fails, only names are lost, and `problem` says so (tests/symbolize/test_perf_map.py).
 
 A JIT reuses memory, so several functions may cover an address.  The last function in the file counts.  A
 recording reads the file again and again, and names a place when it samples the place, because the target may
-later append another function at this address, or remove the file.  Each read begins where the last one ended.
-Reads take at most a tenth of the time.  If a file is too large, sfsample reads only its end, and says so
-(`problem`).  No read goes beyond the stated size, because a file of /proc states 0 and may have no end.
+later append another function at this address, or remove the file.  A read begins where the last read ended.
+Reads take at most 1/10 of the recording's time.  If a file is too large, sfsample reads only the end of the
+file, and says so (`problem`).  No read goes beyond the stated size: /proc files state 0 and may be endless.
 
 Source: Linux, tools/perf/Documentation/jit-interface.txt: lines `START SIZE NAME`, the numbers hexadecimal;
 `dso__load_perf_map` in tools/perf/util/symbol.c reads them with strtoull(3).
@@ -26,7 +26,7 @@ from sfsample.core.filesystem import ProcessRoot
 from sfsample.symbolize.symbol_table import Symbol
 
 _MAX_FILE_BYTES = 128 << 20
-_MAX_LINES = 1 << 21  # lines of a file; they take 2 s and 0.2 GB
+_MAX_LINES = 1 << 21  # lines of a file; so many lines take 2 s and 0.2 GB
 _MAX_OUTER = 256  # earlier functions that a look-up tries
 _ADDRESS_END = 1 << 64
 _PAUSE_PER_READ_TIME = 10  # ratio of the pause after a read to the time that the read took
@@ -48,7 +48,7 @@ class PerfMap:
         self._starts = array("Q", map(starts.__getitem__, order))
         self._ends = array("Q", map(ends.__getitem__, order))
         self._names = array("Q", map(names.__getitem__, order))  # offsets in the data
-        self._max_ends = array("Q", accumulate(self._ends, max))  # greatest end of the functions so far
+        self._max_ends = array("Q", accumulate(self._ends, max))  # greatest end up to each function
 
     def find(self, address: int) -> Symbol | None:
         """Return the last function in the file that covers an address, or None."""
@@ -91,12 +91,12 @@ def perf_map_path(process_root: ProcessRoot) -> str:
 
 
 class PerfMapFile:
-    """The perf map of one process, which may grow."""
+    """The perf map of one process; the map may grow."""
 
     def __init__(self, process_root: ProcessRoot | None, clock: Callable[[], float] = time.monotonic) -> None:
         """`process_root`: None if the process is not on this machine."""
         self._process_root, self._clock = process_root, clock
-        self._parts: list[PerfMap] = []  # parts of the file, in its order; each has whole lines
+        self._parts: list[PerfMap] = []  # parts of the file, in file order, of complete lines
         self._newest = PerfMap(b"")  # functions that the last refresh has added
         self._version: tuple[int, ...] = ()  # inode, size and mtime of the file that was read
         self._end = 0  # offset after the last complete line that was read
@@ -106,7 +106,7 @@ class PerfMapFile:
 
     @property
     def was_read(self) -> bool:
-        """True if there was a file that could be read."""
+        """True if a perf map was read."""
         return bool(self._version)
 
     def find(self, address: int) -> Symbol | None:
@@ -118,11 +118,11 @@ class PerfMapFile:
         return {name for part in self._parts for name in part.names(address)}
 
     def has_just_changed(self, address: int) -> bool:
-        """Return True if the last refresh has put a function at an address where another one was."""
+        """Return True if the last refresh has put a function at an address where another function was."""
         return self._newest.find(address) is not None and len(self.names(address)) > 1
 
     def refresh(self) -> bool:
-        """Read the bytes that were appended to the file since the last call; False: there are none."""
+        """Read the bytes that were appended since the last call; return False if there is nothing to read."""
         self._newest = PerfMap(b"")
         process_root, begun = self._process_root, self._clock()
         if process_root is None or process_root.root is None or begun < self._next_read:
@@ -158,12 +158,12 @@ class PerfMapFile:
         self._end = size - len(unfinished)
         whole_lines = lines + newline
         self._tail = ((self._tail if self._parts else b"") + whole_lines)[-_TAIL_BYTES:]
-        # A last line without a newline counts, unless stdio may have written only a part of it.
+        # A last line without a newline counts, unless stdio may have written only a part of the line.
         self._newest = PerfMap(data + b"\n" if unfinished and size % _STDIO_BYTES else whole_lines)
         self._add(self._newest)
 
     def _add(self, part: PerfMap) -> None:
-        """Add a part.  If all parts are too large, the first are dropped.  Small last parts are joined."""
+        """Add a part.  If the parts together are too large, drop the first parts.  Join small last parts."""
         while self._parts and sum(len(p.data) for p in (*self._parts, part)) > _MAX_FILE_BYTES:
             dropped = self._parts.pop(0)
             self.problem = f"the perf map is too large: {len(dropped.data)} of its bytes are no longer used"
@@ -192,7 +192,7 @@ class PerfMaps:
         return function
 
     def is_reused(self, pid: int, address: int) -> bool:
-        """Return True if several functions of process `pid` were at an address, one after the other."""
+        """Return True if several functions of process `pid` have been at an address."""
         return pid in self._files and len(self._files[pid].names(address)) > 1
 
     def has_map(self, pid: int) -> bool:
@@ -206,7 +206,7 @@ class PerfMaps:
 
 
 def _read_end(file: BinaryIO, at: int, size: int) -> bytes:
-    """Return a file's bytes from `at` on; if too many, the last lines.  Raises OSError or MemoryError."""
+    """Return the bytes from `at` on; of too many, the last lines.  Raises OSError or MemoryError."""
     begin = max(at, size - _MAX_FILE_BYTES)
     file.seek(begin)
     data = file.read(size - begin)

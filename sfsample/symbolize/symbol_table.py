@@ -1,7 +1,7 @@
 """Finds the function that contains a vaddr in an ELF64 symbol table.
 
-A table may have 100,000 records, so it stays packed, and is sorted by operations on whole arrays.  The order
-of preference is:
+Tables may have 100,000 records, so records stay packed, and are sorted by operations on whole arrays.  The
+order of preference is:
 
 1. a function (STT_FUNC, STT_GNU_IFUNC) whose stated size covers the vaddr, the innermost first;
 2. a guess: a function without a size, or a label (STT_NOTYPE: hand-written assembly), in an executable
@@ -12,7 +12,7 @@ shortest name, then the first name in the alphabet.  Undefined, absolute and com
 symbols (`$x`) are not code.
 
 Invariant: no damaged table raises an exception; a look-up reads a limited number of names of limited size,
-and `limit` says that a limit has left out a name (tests/symbolize/test_symbol_table.py).
+and `limit` names a limit that was reached (tests/symbolize/test_symbol_table.py).
 """
 
 import sys
@@ -32,14 +32,14 @@ _SYM_SIZE = 24
 _STT_NOTYPE, _STT_OBJECT, _STT_FUNC, _STT_GNU_IFUNC = 0, 1, 2, 10
 _STB_LOCAL = 0
 _SHN_LORESERVE, _SHN_XINDEX = 0xFF00, 0xFFFF  # numbers from LORESERVE on are no sections, except XINDEX
-# 1 if a symbol has the type, else 0; index: st_info
+# index: st_info; 1: the symbol has the type, else 0
 FUNCTIONS = bytes(info & 15 in (_STT_FUNC, _STT_GNU_IFUNC) for info in range(256))
 OBJECTS = bytes(info & 15 == _STT_OBJECT for info in range(256))
 _LABELS = bytes(info & 15 == _STT_NOTYPE for info in range(256))
 _ADDRESS_END = 1 << 64
 
 _MAX_RECORDS = 1 << 22  # records of a table, which take 3 s and 0.7 GB; librustc_driver has 165,000
-_MAX_TRIED = 512  # records that a look-up tries (enclosing symbols, aliases); a merged function has dozens
+_MAX_TRIED = 512  # enclosing symbols or aliases that a look-up tries; a merged function has dozens of aliases
 _MAX_NAME_BYTES = 10_000  # bytes; the longest name of half a million symbols has 1,230
 _NAME_READ_BYTES = (256, _MAX_NAME_BYTES + 1)  # sizes of reads, tried in turn
 _MAX_COPIES = 64  # tables whose bytes are kept; further tables are not shared
@@ -75,8 +75,8 @@ class _SortedRecords:
 class SymbolTable:
     """The functions (or the symbols of other `types`) of a `.symtab` or `.dynsym`, and its string table.
 
-    `executable`: vaddr ranges of executable sections.  Without them, labels are not used.  Ranges of segments
-    would be wrong: `_init`, which has no size, would extend over the PLT after it.
+    `executable`: vaddr ranges of executable sections.  Without ranges, labels are not used.  Segments
+    would be wrong: `_init`, which has no size, would extend over the next section, the PLT.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class SymbolTable:
         return best if bisect_right(starts, best.start) == bisect_right(starts, vaddr) else None
 
     def _best_alias(self, rows: Sequence[int], vaddr: int) -> Symbol | None:
-        """Return the preferred one of the aliases that have a name and cover `vaddr`, or None."""
+        """Return the preferred alias that has a name and covers `vaddr`, or None."""
         if len(rows) == 1:
             return self._symbol(rows[0], vaddr)
         named = [(self._rank(row, symbol), symbol) for row in rows if (symbol := self._symbol(row, vaddr))]
@@ -157,7 +157,7 @@ class SymbolTable:
         return prefix[:1] not in (b"", b"\0", b"$") and prefix != b".L"
 
     def _name(self, offset: int) -> str:
-        """Return the name at `offset`; "" if it lies outside the string table."""
+        """Return the name at `offset`; "" if `offset` lies outside the string table."""
         for length in _NAME_READ_BYTES:
             name, end, _ = bytes(self._names[offset : offset + length]).partition(b"\0")
             if end:
@@ -172,11 +172,9 @@ class SymbolTables:
 
     Containers have copies of the same programs: 20 processes of node would take 20 times 60 ms and 10 MB for
     each result.  To the kernel, copies are different files, and any file can claim a build-id, so all bytes
-    are compared.  A shared table is made from a copy of the bytes, because the owner of a file can change it
-    later.  The first table of each size is not copied, because most sizes occur once.
-
-    Invariant: a file gives names to another file only if both are equal
-    (tests/symbolize/test_symbol_table_shared.py).
+    are compared.  A shared table is made from a copy of the bytes, because the owner of a file can change the
+    file later.  The first table of each size is not copied, because most sizes occur once.
+    Invariant: only files with equal tables share names (tests/symbolize/test_symbol_table_shared.py).
     """
 
     def __init__(self) -> None:

@@ -32,11 +32,11 @@ _MAX_OFFSET = 1024  # bytes from the start of a variable; a larger offset is not
 
 
 class Symbolizer:
-    """Names the locations of one result.  A symbolizer keeps all tables, so make a new one for each result.
+    """Names the locations of one result.  Symbolizers keep tables, so each result needs a new symbolizer.
 
     `process_roots`: process key -> root directory, in which the perf map is searched.
     Invariant: the debug file of a module is searched only in the root of the processes that map the module,
-    so no other process can give names to its functions (tests/symbolize/test_symbolizer.py).
+    so no other process can give names to functions of the module (tests/symbolize/test_symbolizer.py).
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Symbolizer:
         return _with_places(frame, places, self._options)
 
     def _go_frames(self, module: Module, location: Location) -> tuple[NamedFrame, ...]:
-        """Return the frames by the table of Go functions; none if the table lacks the address."""
+        """Return the frames by the table of Go functions; empty if the table lacks the address."""
         table = module.tables.go
         try:
             places = places_at(table, location.address, location.lookup) if table else []
@@ -180,9 +180,8 @@ class Symbolizer:
     def _generated_frame(self, location: Location) -> NamedFrame:
         """Return the frame of code that lies in no file.
 
-        A recording names generated code when it samples the code.  If the perf map had no name then, the
-        program may have written the name later.  So sfsample reads the perf map again, and uses a name if
-        only one function has been at the address.
+        A recording names generated code when it samples the code.  The program may write the name later.  So
+        sfsample reads the perf map again, and uses a name if only one function has been at the address.
         """
         seen = location.generated
         if seen is not None and seen.name:
@@ -206,9 +205,9 @@ class Symbolizer:
 class OfflineSymbolizer:
     """Names places in the modules of a profile from another machine, by path, build-id and vaddr.
 
-    The search covers the debug files of `--debug-dir`, of the system and of debuginfod servers.  It also
-    covers the programs themselves, by name in `--debug-dir`, and at their old path.
-    Invariant: a file is used only if it has the build-id (tests/symbolize/test_symbolizer_offline.py).
+    The search covers the debug files of `--debug-dir`, of the system and of debuginfod servers.  The search
+    also covers the programs themselves, by name in `--debug-dir`, and at the path in the profile.
+    Invariant: a file is used only if its build-id is right (tests/symbolize/test_symbolizer_offline.py).
     """
 
     def __init__(self, options: SymbolOptions) -> None:
@@ -218,7 +217,7 @@ class OfflineSymbolizer:
         self._here = Root()
 
     def frames(self, path: str, build_id: str, address: int, *, exact: bool) -> tuple[NamedFrame, ...]:
-        """Return the functions at a vaddr, innermost first, or none; `exact`: it is no return address."""
+        """Return the functions at a vaddr, innermost first; `exact`: the vaddr is no return address."""
         module = self._module(path, build_id)
         if module is None:
             return ()
@@ -238,7 +237,7 @@ class OfflineSymbolizer:
             data = self._options.fetch(build_id) if self._options.fetch else None
             if data is not None:
                 yield ElfImage(data, path)
-        except SfsampleError as failure:  # failure of a server, or damage of its file
+        except SfsampleError as failure:  # failure of a server, or damage of the received file
             self._options.progress(f"{path}: {failure}")
 
     def _candidates(self, path: str, build_id: str) -> Iterator[str]:
@@ -258,7 +257,7 @@ def _unnamed(location: Location) -> NamedFrame:
 
 
 def _marked_frame(name: str, offset: int | None, kind: str) -> NamedFrame:
-    """Return the frame of a kernel function, or of generated code; its text ends with the kind."""
+    """Return the frame of a kernel function, or of generated code; the text ends with the kind."""
     function = clean_name(name)
     return NamedFrame(f"{function}_[{kind}]", function, function, kind=kind, symbol_offset=offset)
 
@@ -266,7 +265,7 @@ def _marked_frame(name: str, offset: int | None, kind: str) -> NamedFrame:
 def _with_places(
     frame: NamedFrame, places: list[SourcePlace], options: SymbolOptions
 ) -> tuple[NamedFrame, ...]:
-    """Return the frames, innermost first.  `places`, from DWARF, also name a frame without a symbol."""
+    """Return the frames, innermost first.  The last of `places` names a frame without a symbol."""
     if not places:
         return (frame,)
     *inlined, outer = places
@@ -278,7 +277,7 @@ def _with_places(
 
 
 def _function_name(place: SourcePlace, options: SymbolOptions) -> str:
-    """Return the name of a function.  DWARF may have a mangled name or a plain one."""
+    """Return the name of a function.  DWARF may have a mangled or a plain name."""
     text = spell(place.symbol, options)
     if options.simplify and place.is_cxx and text == place.symbol and not text.startswith("_Z"):
         text = simplify(text)

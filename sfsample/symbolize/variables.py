@@ -1,7 +1,7 @@
 """Names the global variable at a data address, by the symbol table of the mapped file.
 
 Only objects whose stated size covers the address are used.  Memory that is allocated at run time has no name.
-A dump needs the variable of each lock, so the table of an image is cached.
+A dump names the variable of each lock, so the symbol table of an image is cached.
 
 Invariant: damaged tables never raise (tests/symbolize/test_variables.py).
 """

@@ -1,14 +1,14 @@
 """Searches the stack, or the code, for the value of an unknown register that a row needs.
 
 The return address of a frame is a word on the stack.  A word is a candidate if the call before the address
-leads to the function of the frame, directly or through a linkage stub.  The place of the word gives the CFA,
-and the row of the function then gives the register from which the CFA is counted.
+leads to the function of the frame, directly or through a linkage stub.  The address of the word gives the
+CFA.  The CFA and the row of the function give the register from which the CFA is counted.
 
 A leaf function of AArch64 or s390x may have its return address in the unknown register (an example is glibc's
 __syscall_cancel_arch).  In this case, each call of the function in its module gives a candidate.
 
-A candidate proves nothing by itself.  `Unwinder.search` accepts a candidate only if its walk is the only one
-that reaches the outermost frame.
+A candidate proves nothing by itself.  `Unwinder.search` accepts a candidate only if its walk reaches the
+outermost frame, and no walk of another candidate does.
 """
 
 from collections.abc import Iterator

@@ -1,11 +1,9 @@
-"""Defines `UnwindRow`, the rules that every stepper gives, and `apply_row`, which executes them.
+"""Defines `UnwindRow`, the rules that every stepper gives, and `apply_row`, which executes the rules.
 
 From an SFrame row to a caller, step 4 of 4: `apply_row` computes the CFA, the return address and the caller's
-registers from nothing but an `UnwindRow`, the frame's registers and memory.  `rule_cache.py` computes the
-same for plain rows, but faster.
+registers from an `UnwindRow`, the frame's registers and memory.  `rule_cache.py` is faster for plain rows.
 
 Invariant: a register that no rule recovers is absent from the caller, never stale (tests/unwind/test_row.py).
-
 Source: DWARF 5 section 6.4.1 for the rules; SFrame, frame pointers and signal frames are special cases.
 """
 
@@ -32,19 +30,19 @@ class UnwindRow(NamedTuple):
     cfa: Rule  # cfa = register + offset, the word at that address, or an expression over registers
     ra: Rule | None  # caller's pc = value; None: the ABI or the table says that there is no caller
     registers: tuple[tuple[int, Rule], ...] = ()  # (register, rule): caller's register = value
-    kept: tuple[int, ...] = ()  # caller's register = this frame's, which the function has not changed
+    kept: tuple[int, ...] = ()  # caller's register = this frame's register, which is unchanged
     signal: bool = False  # True: a signal interrupted the caller, so its pc is exact
     guess: bool = False  # True: the row may be wrong, so the return address must follow a call
     mangled: bool = False  # True: caller's pc = value & arch.ra_mask (a signed return address: AArch64 PAC)
     switches: bool = False  # True: the caller's frame lies on another stack
-    on_goroutine: "UnwindRow | None" = None  # Go: row that holds instead if sp lies in the goroutine's stack
+    on_goroutine: "UnwindRow | None" = None  # Go: row to use instead if sp lies in the goroutine's stack
 
 
 OUTERMOST = UnwindRow(Rule(CFA, 0, deref=False), None)
 
 
 def entry_row(arch: Arch) -> UnwindRow:
-    """Return the row that holds at the first instruction of any function."""
+    """Return the row for the first instruction of any function."""
     pushed = arch.pushed_ra
     return UnwindRow(
         cfa=Rule(arch.sp, arch.entry_cfa, deref=False),
@@ -61,7 +59,7 @@ class Caller(NamedTuple):
 
 
 def apply_row(row: UnwindRow, registers: Registers, memory: Memory, arch: Arch) -> Caller | StopReason:
-    """Execute `row`, whose `ra` is not None, on a frame's registers.  A StopReason says why it failed."""
+    """Execute `row`, whose `ra` is not None, on a frame's registers, or return the reason why this failed."""
     cfa = _value(row.cfa, 0, registers, memory, arch)
     if isinstance(cfa, StopReason):
         return cfa
@@ -95,8 +93,8 @@ def with_popped_words(
 
     A popped word lies below sp, and a copy that begins at sp (perf_event_open(2)) lacks it.  The table may
     refer to the word until the return.  The register still has the value of the word if no instruction from
-    the pc to the return changes the register (`code_row.kept`).  Otherwise they may differ: code may save a
-    register below sp, in the red zone, and then change the register.
+    the pc to the return changes the register (`code_row.kept`).  Otherwise word and register may differ:
+    code may save a register below sp, in the red zone, and then change the register.
     """
     caller, by_code = (apply_row(row, registers, memory, arch) for row in (table_row, code_row))
     if isinstance(caller, StopReason) or isinstance(by_code, StopReason) or caller.cfa != by_code.cfa:
@@ -158,7 +156,7 @@ def _value(rule: Rule, cfa: int, registers: Registers, memory: Memory, arch: Arc
 
 
 class PlainRow(NamedTuple):
-    """The usual kind of row, as offsets in bytes, all multiples of 8: `rule_cache.py` executes it quickly.
+    """The usual kind of row, as offsets in bytes, multiples of 8, which `rule_cache.py` executes quickly.
 
     The CFA counts from sp or fp; return address and caller's fp are aligned words on the stack.
     """
@@ -166,7 +164,7 @@ class PlainRow(NamedTuple):
     by_fp: bool  # True: CFA = fp + cfa; False: CFA = sp + cfa
     cfa: int
     ra: int  # return address = word at CFA + ra
-    fp: int | None  # caller's fp = word at CFA + fp; None: caller's fp = this frame's
+    fp: int | None  # caller's fp = word at CFA + fp; None: caller's fp = this frame's fp
     found: str  # label of the caller's frame
     guess: bool
     row: UnwindRow  # row that was translated

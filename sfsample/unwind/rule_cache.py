@@ -1,4 +1,4 @@
-"""Caches the plain rows of one `StepperChain`, and steps by them without a Python call for each frame.
+"""Caches the plain rows of one `StepperChain`, and steps by these rows without a Python call for each frame.
 
 Key: the pc, in different tables for exact pcs and return addresses.  Two samples hardly ever stop at the same
 instruction, so all exact pcs in a range with one row (`PcRange`) share an entry.
@@ -10,7 +10,7 @@ Invariant: a walk by this cache finds the same frames as `StepperChain.step`, or
 (tests/unwind/test_rule_cache.py).  For that reason:
 
 * A row is added only if the first stepper with a row gave it, and `StepperChain` has accepted the caller.
-* A walk goes to a return address only if the cache has a row for it, or has it as the end of a stack.
+* A walk goes to a return address only if the cache has a row for it, or knows that a stack ends there.
 * A walk goes from a guess only to a return address to which an accepted guess has led from the same pc.
 
 Only pc, sp and fp are computed.  For other registers, a caller of `walk` executes the rows (`row_of`).
@@ -34,7 +34,7 @@ from sfsample.unwind.walk_cache import (
 )
 
 _WORD = 8  # bytes
-_MAX_ENTRIES = 1 << 16  # rows by pc; each takes about 1 KiB, in this cache and those of the steppers
+_MAX_ENTRIES = 1 << 16  # rows by pc; each takes about 1 KiB, in this cache and in the caches of steppers
 _UNKNOWN_FP = -1  # value from which no aligned CFA follows
 
 
@@ -53,7 +53,7 @@ class RuleCache:
         self._walks = WalkCache(self._by_return_address)
 
     def add(self, frame: Frame, row: UnwindRow, found: str, arch: Arch, caller_pc: int | None) -> None:
-        """Add `row`, which was accepted at `frame.pc` and has led to `caller_pc`, if it is plain."""
+        """Add an accepted row, if the row is plain.  The row has led from `frame.pc` to `caller_pc`."""
         self.left -= 1
         if row.ra is None:
             if not frame.exact:
@@ -69,7 +69,7 @@ class RuleCache:
         return frame.pc in (self._by_exact_pc if frame.exact else self._by_return_address)
 
     def add_range(self, pc: int, pc_range: PcRange) -> None:
-        """Add a range of exact pcs, for which the cached row of `pc` holds."""
+        """Add a range of exact pcs, for which the cached row of `pc` is valid."""
         start, end = pc_range
         if end - start <= 1:
             return
@@ -85,7 +85,7 @@ class RuleCache:
         return row
 
     def is_outermost(self, frame: Frame) -> bool:
-        """Return True if the cache has the pc of the frame as the end of a stack."""
+        """Return True if the cache knows that a stack ends at the pc of the frame."""
         return not frame.exact and frame.pc in self._outermost
 
     def row_of(self, frame: Frame) -> UnwindRow:
@@ -95,8 +95,8 @@ class RuleCache:
     def walk(self, frame: Frame, fp: int | None, words: Words, max_steps: int) -> tuple[list[Frame], Frame]:
         """Step from `frame` at most `max_steps` times; return the passed frames, and the last frame.
 
-        `words` is the copy in which the frame's sp lies.  The last frame has no CFA yet.  One long function
-        saves a Python call for each frame.
+        `words` is the copy in which the frame's sp lies.  The last frame has no CFA yet.  This
+        function is long, because Python calls for each frame would take too much time.
         """
         base, view = words
         pc, sp, _, found, exact = frame

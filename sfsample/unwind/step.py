@@ -1,16 +1,16 @@
 """Steps from a frame to its caller: asks the steppers in order until a row leads to a plausible caller.
 
 From an SFrame row to a caller, step 2 of 4: `StepperChain.step` gets the row at the pc from a stepper
-(`steppers/sframe.py`), executes it (`row.py`), and accepts the caller or asks the next stepper.
+(`steppers/sframe.py`), executes the row (`row.py`), and accepts the caller or asks the next stepper.
 
-A caller is accepted if its frame lies above and its pc is executable.  If the row is a guess, the caller must
-also be on the same stack, and its pc must follow a call.  A direct call must lead to the frame's function.
+A caller is accepted if its frame lies above this frame and its pc is executable.  If the row is a guess, the
+caller must be on the same stack, its pc must follow a call, and a direct call must lead to this function.
 
-If no caller is accepted, the first stepper with a row gives the reason, with two exceptions:
+If no caller is accepted, the first stepper with a row gives the reason why the walk ends, except:
 
-* A guess gives a reason only if it lacks a register.
+* A guess gives a reason only if the guess lacks a register.
 * If the first row was wrong and the next row lacks a register, the reason is the missing register.  A walk
-  with another order of steppers, or of another capture, may have the register.
+  with another order of steppers, or a walk of another capture, may have the register.
 
 Coroutines and hand-made threads mark their first frame with a return address of zero, and chains of frame
 pointers end in zero.  But a wrong row may read a zero from a local variable.  So a zero ends a stack only if
@@ -51,12 +51,12 @@ _EMPTY_RANGE: tuple[PcRange, None] = (0, 0), None
 
 
 class Walk:
-    """A walk in progress: the frames that it has passed, the frame at which it stands, and its registers."""
+    """A walk in progress: the passed frames, the current frame, and the registers of that frame."""
 
     __slots__ = ("arch", "frame", "memory", "passed", "registers", "snapshot")
 
     def __init__(self, snapshot: ThreadSnapshot, *, exact: bool = True) -> None:
-        """Begin at the snapshot's pc, which is a return address unless it is `exact`."""
+        """Begin at the snapshot's pc, which is a return address unless `exact` is True."""
         arch = snapshot.arch
         self.snapshot, self.arch, self.memory = snapshot, arch, snapshot.memory
         self.registers: Registers = snapshot.registers
@@ -64,7 +64,7 @@ class Walk:
         self.frame = Frame(self.registers[arch.pc], self.registers[arch.sp], None, Found.CONTEXT, exact)
 
     def assuming(self, register: int, value: int) -> "Walk":
-        """Return a walk that stands at the same frame, with a value assumed for one more register."""
+        """Return a copy of this walk that assumes the value of one more register."""
         other = Walk(self.snapshot._replace(assumed=True))
         other.frame, other.passed = self.frame, [*self.passed]
         other.registers = {**self.registers, register: value}
@@ -118,15 +118,15 @@ class CachedStepper:
         return row
 
     def range_at(self, pc: int) -> PcRange:
-        """Return the range of the answer for an exact pc: the last range of its block, or the pc alone."""
+        """Return the range of the answer for an exact pc: the last range of the block, or the pc alone."""
         pc_range, _ = self._ranges.get(pc // _BLOCK_BYTES, _EMPTY_RANGE)
         return pc_range if pc_range[0] <= pc < pc_range[1] else (pc, pc + 1)
 
 
 class StepperChain:
-    """Steppers in the order in which they are asked.
+    """Steppers in the order in which a walk asks them.
 
-    `last`: no other order is tried after this one, so a guess may replace a row that lacks a register.
+    `last`: no chain with another order follows, so a guess may replace a row that lacks a register.
     """
 
     def __init__(self, modules: ModuleMap, steppers: Sequence[CachedStepper], *, last: bool) -> None:
@@ -138,13 +138,13 @@ class StepperChain:
 
     @property
     def rule_cache(self) -> RuleCache:
-        """The rule cache; a new one if the executable mappings have changed, or if the old one is full."""
+        """The rule cache; a new one if executable mappings have changed, or if the old cache is full."""
         if self._rule_cache.generation != self._modules.generation or self._rule_cache.left <= 0:
             self._rule_cache = RuleCache(self._modules.generation)
         return self._rule_cache
 
     def step(self, walk: Walk) -> Step | StopReason:
-        """Return the step to the caller, or the reason why there is none."""
+        """Return the step to the caller, or the reason why the walk ends."""
         failure, rejected, is_first = StopReason.NO_ROW, "", True
         guess_left_copy = False
         # if the mappings change during the step, this cache is dropped, and the row of the step with it
@@ -153,7 +153,7 @@ class StepperChain:
             row = stepper.row_at(walk.frame, walk.arch)
             if row is None:
                 continue
-            # a guess must not hide that the copy has ended, or that the next chain may have a register
+            # a guess must not hide that the copy has ended, or that the next chain may have the register
             next_may_have_it = failure is StopReason.REGISTER_UNKNOWN and not self._last
             if row.guess and (next_may_have_it or failure is StopReason.STACK_COPY_ENDED):
                 break
@@ -213,7 +213,7 @@ class StepperChain:
     def _cache(
         self, rules: RuleCache, stepper: CachedStepper, row: UnwindRow, walk: Walk, outcome: Step | StopReason
     ) -> None:
-        """Add a row to `rules`, and the range in which every stepper asked so far gives one answer."""
+        """Add a row to `rules`, and the range in which all steppers up to `stepper` give the same answers."""
         frame = walk.frame
         caller_pc = outcome.caller.registers[walk.arch.pc] if isinstance(outcome, Step) else None
         rules.add(frame, row, stepper.found, walk.arch, caller_pc)
@@ -267,11 +267,11 @@ class StepperChain:
         """Return BAD_PC if the caller's sp lies in no stack, or its pc in no mapping; else None."""
         pc, sp, registers = caller.registers[walk.arch.pc], caller.registers[walk.arch.sp], walk.registers
         is_goroutine = registers[GOROUTINE_LOW] < sp <= registers[GOROUTINE_HIGH]
-        is_stack = is_goroutine or row.cfa.base == SCHEDULER_SP  # the return address was read there
+        is_stack = is_goroutine or row.cfa.base == SCHEDULER_SP  # the return address was read from that stack
         return None if is_stack and self._modules.mapping(pc - 1) is not None else StopReason.BAD_PC
 
     def _is_beyond_copy(self, row: UnwindRow, walk: Walk) -> bool:
-        """Return True if the missing word lies on this stack, above the end of the copy."""
+        """Return True if the word that `row` lacks lies on this stack, above the end of the copy."""
         if not walk.snapshot.bounded:
             return False
         missing = first_missing(row, walk.registers, walk.memory, walk.arch)
@@ -279,7 +279,7 @@ class StepperChain:
         return missing is not None and missing >= walk.frame.sp and (stack is None or missing < stack.end)
 
     def _why_rejected(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason | None:
-        """Return the reason to reject `caller`; OUTERMOST: the frame has no caller; None: it is accepted."""
+        """Return the reason to reject `caller`; OUTERMOST: the frame has no caller; None: accepted."""
         arch, frame = walk.arch, walk.frame
         pc, sp = caller.registers[arch.pc], caller.registers[arch.sp]
         if pc == 0:
@@ -350,8 +350,8 @@ class StepperChain:
     def _guess_may_lead_to(self, pc: int, frame: Frame, arch: Arch) -> bool:
         """Return True if a guess may lead from `frame` to `pc`.
 
-        `pc` may follow a call of the frame's function, or lie in code that cannot be read, or where stacks
-        begin.  `pc` may also lie in a signal trampoline, to which a handler returns without a call.
+        `pc` must follow a call of the frame's function, or lie in unreadable code, or where stacks begin, or
+        in a signal trampoline, to which a handler returns without a call.
         """
         if self._modules.may_be_returned_to(pc) and self._call_may_lead_to(frame, pc):
             return True

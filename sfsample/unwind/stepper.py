@@ -1,7 +1,7 @@
 """Defines the protocol of steppers, the sources of unwind rows.
 
 A stepper answers for one pc.  The answer depends only on tables, code bytes and facts of the machine, so the
-unwinder caches it.  None means "not mine": the unwinder asks the next stepper.
+unwinder caches the answer.  None means "not mine": the unwinder asks the next stepper.
 """
 
 from typing import Protocol
@@ -12,7 +12,7 @@ from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.row import UnwindRow
 
-# Run-time addresses [start, end) around an exact pc, for which a stepper gives one answer (a row, or None).
+# Run-time addresses [start, end) around an exact pc for which a stepper has the same answer (a row, or None).
 # A plain tuple, because users' steppers return such a range from `reach`.
 PcRange = tuple[int, int]
 ALL_PCS: PcRange = (0, 1 << 64)
@@ -23,10 +23,10 @@ class Stepper(Protocol):
 
     @property
     def found(self) -> str:
-        """The label of the frames to which it steps: a `Found`, or a word of the user's choice."""
+        """The label of the frames to which the stepper leads: a `Found`, or a word of the user's choice."""
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
-        """Return the row for `frame.pc`, or None.  `module` is None if no ELF object has the code there."""
+        """Return the row for `frame.pc`, or None.  `module` is None if no ELF object is mapped there."""
 
 
 def only_this_pc(frame: Frame) -> PcRange:
@@ -44,8 +44,7 @@ def reach_of(stepper: Stepper, frame: Frame, module: Module, arch: Arch) -> PcRa
 def for_process(stepper: Stepper, modules: ModuleMap) -> Stepper:
     """Return the stepper for one process, which the optional methods `reading` and `mapped` make.
 
-    `reading` gets a function that reads code that lies in no file.  `mapped` gets a function that returns
-    True for an executable address.
+    `reading` gets `ModuleMap.code`, which reads code that lies in no file; `mapped` gets `ModuleMap.is_code`.
     """
     bound = stepper
     for method_name, argument in (("reading", modules.code), ("mapped", modules.is_code)):

@@ -87,8 +87,8 @@ class Unwinder:
     def walk(self, snapshot: ThreadSnapshot) -> Stack:
         """Unwind a snapshot.
 
-        If the walk has shown that the mappings have changed, it is repeated, because the first walk may have
-        used rows of a library that is no longer mapped.
+        If the mappings have changed, the walk is repeated, because the first walk may have used rows of a
+        library that is no longer mapped.
         """
         generation = self._modules.generation
         stack = self._walk_best(snapshot)
@@ -99,10 +99,10 @@ class Unwinder:
         return self._continue(Walk(snapshot, exact=False), self._chain)
 
     def search(self, snapshot: ThreadSnapshot, stack: Stack) -> Stack:
-        """Return a better stack than `stack`, which lacked a register; `stack` itself if there is none.
+        """Return a better stack than `stack`, which lacked a register; `stack` itself if no search succeeds.
 
         A candidate is a possible value of the register (`frame_search.py`).  A candidate is accepted if its
-        walk reaches the outermost frame, each return address follows a call, and no other walk does so.
+        walk reaches the outermost frame through calls only, and no walk of another candidate does.
         """
         walk = Walk(snapshot)
         reason = self._continue(walk, self._cfi_chain).stop_reason
@@ -134,7 +134,7 @@ class Unwinder:
         return self._chain.rejected + self._cfi_chain.rejected
 
     def _walk_best(self, snapshot: ThreadSnapshot) -> Stack:
-        """Return the stack by `_chain`; if it lacked a register, the better stack of both chains.
+        """Return the stack by `_chain`; if that walk lacked a register, the better stack of both chains.
 
         The walk by `_cfi_chain` also has the words that the innermost function has popped.
         """
@@ -181,7 +181,7 @@ class Unwinder:
 
     def _ended(self, walk: Walk, chain: StepperChain, reason: StopReason) -> Stack:
         missing = chain.missing_word(walk) if reason is StopReason.BAD_MEMORY else None
-        # a handler on another stack has interrupted code without tables, whose stack was not copied
+        # a handler runs on another stack, and the stack of the interrupted code was not copied
         if reason is StopReason.NO_ROW and walk.memory.word(walk.frame.sp) is None:
             missing = walk.frame.sp
         where = None if reason is StopReason.OUTERMOST else place(walk.frame, self._modules)

@@ -1,14 +1,14 @@
-"""Caches parts of walks, at most 64 frames each.  A part is used again if its words on the stack are equal.
+"""Caches parts of walks, at most 64 frames each.  A part is reused if its words on the stack are unchanged.
 
-Key: pc and sp of the part's first frame, after they were seen twice.  A part never has the innermost frame.
-Valid in the generation of the `RuleCache` that owns it.  A part is valid for a stack copy if the first frame
+Key: pc and sp of the part's first frame, after two sightings of this pair.  No part has the innermost frame.
+Valid in the generation of the owning `RuleCache`.  A part is valid for a stack copy if the first frame
 has the same fp and label, and all words that the rows read have the same values.  The words are return
 addresses, and saved frame pointers from which a CFA was computed.  A walk depends on nothing else, so neither
 the thread nor the time matters.
-If a word has changed, the part loses the frame that read the word and all frames after it, and never grows
+If a word has changed, the part loses the frame that read the word and all later frames, and never grows
 again.  If no frame is left, the key is never cached again, and `RuleCache.walk` steps there.
-Saves: a new stack takes 57-81 us; without this cache 130 us.  The frames are the same objects as before, so
-other code can compare stacks quickly (`core.stack.common_tail`).
+Saves: a new stack takes 57-81 us; without this cache 130 us.  Two walks by one entry have the same frame
+objects, so other code can compare stacks quickly (`core.stack.common_tail`).
 """
 
 import struct
@@ -55,7 +55,7 @@ class WalkCache:
         self._frame_count = 0
 
     def valid_part(self, walk: CachedWalk, fp: int, words: Words) -> CachedWalk | None:
-        """Return the part of `walk` that is valid in the copy `words`, if its first frame has this `fp`."""
+        """Return the part of `walk` that is valid in the copy `words`, if the first frame has this `fp`."""
         if walk.fp is not None and walk.fp != fp:
             return None
         base, view = words
@@ -66,14 +66,14 @@ class WalkCache:
         return walk if values == walk.words else self._cut(walk, values, fp, words)
 
     def _cut(self, walk: CachedWalk, values: Sequence[int], fp: int, words: Words) -> CachedWalk | None:
-        """Replace a walk by the frames before the first one that depends on a changed word."""
+        """Cut a walk before the first frame that depends on a changed word."""
         read = zip(walk.readers, values, walk.words, strict=True)
         count = min(reader for reader, value, before in read if value != before)
         end = walk.frames[count]._replace(cfa=None)
         return self._store(walk.frames[0], walk.frames[:count], end, fp, words)
 
     def add(self, passed: Sequence[Frame], last: Frame, starts: Iterable[WalkStart], words: Words) -> None:
-        """Cache parts of a walk that has passed `passed` and ended at `last`.  They begin at `starts`."""
+        """Cache parts of a walk that has passed `passed` and ended at `last`; parts begin at `starts`."""
         for start, fp in starts:
             frames = tuple(passed[start : start + MAX_WALK_FRAMES])
             after = passed[start + MAX_WALK_FRAMES :][:1]

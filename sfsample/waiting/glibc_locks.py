@@ -57,13 +57,13 @@ class _Futex(NamedTuple):
     tid: int  # sleeping thread, in the target's pid namespace
 
     def u32(self, address: int) -> int | None:
-        """Return the 32-bit word at an address; None: it was not copied."""
+        """Return the 32-bit word at an address; None: the word was not copied."""
         data = self.memory.read(address, 4)
         return None if data is None else int.from_bytes(data, self.memory.byteorder)
 
 
 def lock_of(thread: WaitingThread, alive: Container[int], sleepers: Mapping[int, int]) -> Lock | None:
-    """Return the glibc lock that a thread sleeps on; None: there is none, or the facts disagree.
+    """Return the glibc lock that a thread sleeps on; None: no such lock, or the facts disagree.
 
     `alive` and `sleepers`: see `WaitContext`.
     """
@@ -141,7 +141,7 @@ def _condition(futex: _Futex) -> Lock | None:
     """Check __wrefs, which is 8 times the number of waiters, and lies before both futex words (__g_signals).
 
     The waiters form two groups.  __g_refs has 2 times the number of waiters of each group.  glibc 2.41, and
-    older versions with its fixes, have no __g_refs, so their structure is 8 bytes shorter.
+    older versions with fixes from 2.41, have no __g_refs, so the structure is 8 bytes shorter.
     """
     signals = futex.word & -8
     waiters = (futex.u32(signals - 4) or 0) >> 3
@@ -158,7 +158,7 @@ def _condition(futex: _Futex) -> Lock | None:
 
 
 def _counts_waiters(address: int, memory: Memory) -> bool:
-    """Return True if __wseq (0), which counts all waiters so far, is at least __g1_start (8)."""
+    """Return True if __wseq (0), which counts all waiters since the start, is at least __g1_start (8)."""
     sequence, start = memory.word(address), memory.word(address + 8)
     return sequence is not None and start is not None and 0 < sequence >> 1 >= start >> 1
 
@@ -190,7 +190,7 @@ def _write_lock(futex: _Futex) -> Lock | None:
 
 
 def _writer(futex: _Futex, address: int) -> int | None:
-    """Return __cur_writer (24), the tid of the writer that holds a lock; None: no writer holds it."""
+    """Return __cur_writer (24), the tid of the writer that holds a lock; None: no writer holds the lock."""
     state, writer = futex.u32(address), futex.u32(address + 24)
     return writer if state is not None and state & _WRITE_PHASE and writer in futex.alive else None
 
@@ -224,7 +224,7 @@ def _barrier(futex: _Futex) -> Lock | None:
 
 
 def _join(futex: _Futex) -> Lock | None:
-    """Check the tid in struct pthread; the kernel clears it when the thread ends.
+    """Check the tid in struct pthread; the kernel clears the tid when the thread ends.
 
     After the tid comes the thread's list of robust mutexes: the last entry (8), the first entry (16), and the
     offset that glibc gives to set_robust_list(2) (24).  In an empty list, both entries point to the list.

@@ -1,7 +1,7 @@
-"""Names the frame of a wait.  A wait has the same name for months, and there are few names.
+"""Names the frame of a wait.  Equal waits have the same name for months, so a history has few names.
 
-The name has the kind of the wait and its lasting object: the service of a socket, the directory of a file.
-Addresses, descriptors, pids and counts would make new names in a history: only `details` adds them.
+The name has the kind of the wait and a lasting object: the service of a socket, the directory of a file.
+Addresses, descriptors, pids and counts would make new names in a history: only `details` adds such words.
 
 This module also decides which threads are idle, that is, wait for work.  A recording folds idle threads.
 """
@@ -26,17 +26,18 @@ _PLAIN = {*_TEXTS, WaitKind.MUTEX, WaitKind.READ_LOCK, WaitKind.WRITE_LOCK, Wait
           WaitKind.BARRIER, WaitKind.FUTEX, WaitKind.SLEEP, WaitKind.SIGNAL, WaitKind.CHILD,
           WaitKind.STOPPED, WaitKind.OPEN_FIFO}  # fmt: skip
 _IDLE = (WaitKind.SLEEP, WaitKind.ACCEPT, WaitKind.EVENTS, WaitKind.QUEUE)
-# (start of a goroutine's state, class of its wait); the first that fits counts
+# (start of a goroutine's state, class of its wait); the first match counts
 _STATES = (("sync.Mutex.", WaitClass.LOCK), ("sync.RWMutex.", WaitClass.LOCK), ("sync.", WaitClass.CONDITION),
            ("chan ", WaitClass.CONDITION), ("select", WaitClass.CONDITION), ("sleep", WaitClass.SLEEP),
            ("runnable", WaitClass.CPU), ("preempted", WaitClass.CPU), ("", WaitClass.OTHER))  # fmt: skip
 _ADDRESS = re.compile(r" 0x[0-9a-f]+|: \d+ of \d+ have arrived")
 _EPHEMERAL = 32768  # first port that the kernel gives to a client: ip(7), ip_local_port_range
+_IN_PIPE = re.compile("pipe_(read|write|wait)")  # kernel functions, also for a FIFO (fs/pipe.c)
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 
 
 def wait_place(thread: WaitingThread, wait: Wait | None, *, details: bool) -> WaitPlace:
-    """Return the frame for the wait of a thread; `wait` is None if its kind is unknown."""
+    """Return the frame for the wait of a thread; `wait` is None if the kind of the wait is unknown."""
     text, category = _text_and_class(thread, wait)
     if details:
         text = _detailed(thread, wait, text)
@@ -53,7 +54,7 @@ def _is_idle(thread: WaitingThread, wait: Wait) -> bool:
 def _text_and_class(thread: WaitingThread, wait: Wait | None) -> tuple[str, WaitClass]:
     call = thread.call
     if thread.gil is not None and sleeps_on_gil(thread.gil, call):
-        return "GIL", WaitClass.GIL  # a thread that has just got the GIL counts too
+        return "GIL", WaitClass.GIL  # also for a thread that has just got the GIL
     if wait is not None and thread.facts.wait is not None and wait.kind is thread.facts.wait.kind:
         what, is_lock = _ADDRESS.sub("", thread.facts.wait.what), CLASS_OF[wait.kind] is WaitClass.LOCK
         return what if is_lock else f"{wait.kind}: {what}", CLASS_OF[wait.kind]
@@ -62,10 +63,10 @@ def _text_and_class(thread: WaitingThread, wait: Wait | None) -> tuple[str, Wait
     if call is None:  # page fault: the thread is in no system call
         is_disk = thread.state == "D"
         return ("disk: page fault", WaitClass.DISK) if is_disk else ("unknown", WaitClass.OTHER)
-    return _of_call(call, wait.kind if wait else None)
+    return _of_call(call, wait.kind if wait else None, thread.wchan or "")
 
 
-def _of_call(call: DecodedSyscall, kind: WaitKind | None) -> tuple[str, WaitClass]:
+def _of_call(call: DecodedSyscall, kind: WaitKind | None, wchan: str) -> tuple[str, WaitClass]:
     descriptor, name = _only_descriptor(call), call.name or "?"
     if kind is WaitKind.NAME_RESOLUTION:
         return "DNS server", WaitClass.NETWORK
@@ -73,7 +74,7 @@ def _of_call(call: DecodedSyscall, kind: WaitKind | None) -> tuple[str, WaitClas
         return f"disk: {name}", WaitClass.DISK
     if descriptor is None:
         return name, WaitClass.EVENT if kind is WaitKind.EVENTS else WaitClass.OTHER
-    what, category = object_of(descriptor)
+    what, category = ("pipe", WaitClass.PIPE) if _IN_PIPE.search(wchan) else object_of(descriptor)
     if kind is WaitKind.FILE_LOCK:
         return f"file lock: {what}", WaitClass.LOCK
     return f"{'disk: ' * (category is WaitClass.DISK)}{name}: {what}", category
@@ -102,7 +103,7 @@ def object_of(descriptor: Descriptor) -> tuple[str, WaitClass]:
 
 
 def goroutine_place(state: str, descriptor: Descriptor | None) -> WaitPlace:
-    """Return the frame of a parked goroutine; `descriptor`: the only one that it waits for."""
+    """Return the frame of a parked goroutine; `descriptor`: the only descriptor of the wait."""
     if descriptor is not None:
         what, category = object_of(descriptor)
         return WaitPlace(f"{state}: {what}", category)

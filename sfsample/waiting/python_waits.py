@@ -55,8 +55,8 @@ def _next_worker(
 ) -> tuple[int | None, str]:
     """Return the tid of a worker that has to end its call before a queued call begins, and a note.
 
-    The worker is the only one, or one of several that all wait for queued calls.  If a worker is unknown, the
-    answer is None, because the unknown worker may begin the call soon.
+    The executor has one worker, or all workers wait for queued calls.  If a worker is unknown, the answer is
+    None, because the unknown worker may begin the call soon.
     """
     pools = (other.facts.pool for other in threads)
     pool = next((pool for pool in pools if pool and wait.address in pool.pending), None)

@@ -27,7 +27,7 @@ class WaitingThread(NamedTuple):
     gil: Gil | None = None  # GIL that the thread needs to run Python
     facts: PythonFacts = PythonFacts()
     functions: tuple[str, ...] = ()  # bare names of the C library's functions on the stack, innermost first
-    in_c_library: bool = False  # the innermost frame is in the C library
+    in_c_library: bool = False  # True: the innermost frame is in the C library
     idle_s: float | None = None  # seconds since the thread last ran
     asleep: tuple[float, float] | None = None  # begin and end of a sleep, s (monotonic clock); None: unknown
 
@@ -75,7 +75,7 @@ def sleeps_on_gil(gil: Gil, call: DecodedSyscall | None) -> bool:
 def library_functions(frames: Sequence[tuple[NamedFrame, ...]], paths: Sequence[str]) -> Iterator[str]:
     """Yield the bare names of the C library's functions on a stack.  If the program is static, yield all.
 
-    `frames`: the functions of each frame, innermost first.  `paths`: the path of its module; "": no module.
+    `frames`: the functions of each frame, innermost first.  `paths`: the path of each frame's module, or "".
     """
     static = not any(is_file(path, C_LIBRARIES) for path in paths)
     for names, path in zip(frames, paths, strict=True):

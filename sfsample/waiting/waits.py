@@ -3,7 +3,7 @@
 The evidence is the kernel's report, or the structure in memory that the thread sleeps on.  If the thread or
 process that has to act is unknown, the wait does not name it.  Processes at the other end of a pipe or socket
 are known if the thread waits for one descriptor, and if sfsample may read these processes.  The most specific
-answer counts; `wording` makes a sentence of it.
+answer counts; `wording` makes a sentence of the answer.
 """
 
 import os
@@ -60,17 +60,17 @@ class Wait(NamedTuple):
     lasting: str = "has waited {time} for"  # verb with the length of the wait
     timed: bool = False  # the wait ends after a time-out
     address: int = 0  # address of the lock in memory; 0: unknown
-    own_end: bool = False  # the process of the thread has the other end of the pipe or socket open, too
+    own_end: bool = False  # the thread's process also has the other end of the pipe or socket open
 
     @property
     def process(self) -> int | None:
-        """The process that has to act; None: it is unknown, or one of several."""
+        """The process that has to act; None: unknown, or several processes may act."""
         is_known = len(self.pids) == 1 and self.kind is not WaitKind.SIGNAL  # any process may send a signal
         return self.pids[0] if is_known else None
 
 
 def wait_of(thread: WaitingThread, context: WaitContext) -> Wait | None:
-    """Return the wait of a thread; None if it runs, or if its wait is unknown."""
+    """Return the wait of a thread; None if the thread runs, or if the wait is unknown."""
     state, call = thread.state, thread.call
     if state in ("T", "t"):
         return _stopped(state, context)
@@ -160,7 +160,7 @@ def _futex(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) ->
 
 def _fifo(call: DecodedSyscall) -> Wait:
     """Return the wait of open(2) until a process opens the other end of the FIFO (fifo(7))."""
-    at = {"open": 1, "openat": 2}.get(call.name or "")  # index of the flags; openat2 has them in memory
+    at = {"open": 1, "openat": 2}.get(call.name or "")  # index of the flags; flags of openat2 are in memory
     access = os.O_RDWR if at is None else call.syscall.args[at] & os.O_ACCMODE
     end = {os.O_RDONLY: "a writer", os.O_WRONLY: "a reader"}.get(access, "the other end")
     return Wait(WaitKind.OPEN_FIFO, f"{end} of FIFO {call.refers_to[0]}")
@@ -173,12 +173,12 @@ def _file_lock(call: DecodedSyscall, context: WaitContext) -> Wait | None:
     if not locks:
         return None
     what = f"the {'flock' if call.name == 'flock' else 'record lock'} on {call.descriptors[0].text}"
-    holders = dict.fromkeys(lock.holder for lock in locks)  # of parts of the file, if there are several
+    holders = dict.fromkeys(lock.holder for lock in locks)  # several holders lock different parts of the file
     return Wait(WaitKind.FILE_LOCK, what, pids=tuple(holders) if min(holders) > 0 else ())
 
 
 def _time_left(thread: WaitingThread, call: DecodedSyscall) -> str:
-    """Return as text how long a sleep lasts.  Without `left_s`, the sleep began when the thread last ran."""
+    """Return the length of a sleep as text.  Without `left_s`, the sleep began when the thread last ran."""
     asked, left = call.timeout_s, call.left_s
     if left is None and asked is not None and thread.idle_s is not None:
         left = max(0.0, asked - thread.idle_s)
@@ -230,7 +230,7 @@ def _transfer(thread: WaitingThread, call: DecodedSyscall, context: WaitContext)
     if name in _ACCEPT_CALLS:
         return Wait(WaitKind.ACCEPT, f"a connection on {descriptor.text}", is_usual=True)
     if descriptor.kind == "pipe":
-        # splice(2) reads from a pipe or writes to it; the mode of the descriptor tells which.
+        # splice(2) reads from a pipe or writes to a pipe; the mode of the descriptor tells the direction.
         is_full = name in _WRITE_CALLS and descriptor.mode != "r"
         pipe = f"pipe {descriptor.inode}, which is {'full' if is_full else 'empty'} (fd {descriptor.fd})"
         empty = Wait(WaitKind.EMPTY_PIPE, f"data in {pipe}", is_usual=True)
@@ -257,7 +257,7 @@ def _with_peers(wait: Wait, descriptor: Descriptor, context: WaitContext) -> Wai
 
 
 def _peers(descriptor: Descriptor, context: WaitContext, mode: str, *, own: bool = False) -> tuple[int, ...]:
-    """Return the pids of other processes that have the other end open in `mode`; `own`: of this process."""
+    """Return the pids of other processes with the other end open in `mode`; `own`: this process's pid."""
     peers = (p for p in context.peers if p.near.inode == descriptor.inode and mode in p.mode)
     return tuple(dict.fromkeys(peer.pid for peer in peers if (peer.pid == context.pid) is own))
 
@@ -278,7 +278,7 @@ def _events(call: DecodedSyscall, context: WaitContext) -> Wait:
 
 
 def _name_resolution(thread: WaitingThread, call: DecodedSyscall) -> Wait | None:
-    """Return the wait for a DNS server: the resolver is on the stack, and the socket is no local one."""
+    """Return the wait for a DNS server: the resolver is on the stack, and the socket is not local."""
     sockets = (d for d in call.descriptors if d.kind == "socket" and not d.text.startswith("unix"))
     server = next(sockets, None)
     if server is None or not any(name in _RESOLVER_FUNCTIONS for name in thread.functions):

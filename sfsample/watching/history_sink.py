@@ -1,4 +1,4 @@
-"""Keeps the slices of `watch` in a history.  A child merges old slices, as this takes seconds."""
+"""Keeps the slices of `watch` in a history.  A child process merges old slices, which takes seconds."""
 
 import subprocess
 import time
@@ -64,7 +64,7 @@ class HistorySink(Sink):
         return f"history of {listed([*kept], _MAX_SHOWN)}"
 
     def _add(self, history: History, part: Slice) -> None:
-        """Keep a slice, and a gap before it if sfsample failed or did not run then."""
+        """Keep a slice; keep a gap before the slice if sfsample did not run or could not write."""
         service, now_s = part.service, part.begin_s
         is_new, was_lost = service not in self._ends_s, service in self._lost
         end_s = history.last_end_s(service, now_s) if is_new else self._ends_s[service]
@@ -89,7 +89,7 @@ class HistorySink(Sink):
                 self._ends_s[service] = end_s
 
     def pin(self, last_s: float) -> int:
-        """Pin the slices of the last `last_s` seconds of all services that this watch kept in that time."""
+        """Pin the slices of the last `last_s` seconds, of each service with a new slice in this time."""
         now_s = time.time()
         self._ends_s = {name: at_s for name, at_s in self._ends_s.items() if at_s > now_s - last_s}
         return self._open().pin(self._ends_s, now_s - last_s, now_s)

@@ -2,8 +2,8 @@
 
 Time is divided into slots; slot k begins at start + k * every.  The loop looks for the target at the begin of
 each slot, and every two seconds while the target is missing, so a restarted target is recorded.  After the
-first slot no failure ends the watch, and a full disk never ends it.  At SIGTERM the loop keeps the unfinished
-slice, and the exit code is 0.
+first slot, no failure ends the watch.  A full disk never ends the watch.  At SIGTERM, the loop keeps the
+unfinished slice, and the exit code is 0.
 """
 
 import gc
@@ -38,7 +38,7 @@ class Watch:
     """Finds the target, records its slices, and answers triggers and requests."""
 
     def __init__(self, options: WatchOptions, program: Program, *, is_anew: bool = False) -> None:
-        """Prepare a watch.  `is_anew`: sfsample has executed itself again; processes of -p may have ended."""
+        """Prepare a watch.  `is_anew`: sfsample has restarted itself, so processes of -p may have ended."""
         self._options, self._program, self._say = options, program, program.say
         self._alive_due_s = 0.0  # time of the next message to systemd
         self.why_anew = ""
@@ -69,7 +69,7 @@ class Watch:
             self._fill(min(self._options.slice_s, left_s))
             if any_stuck():
                 self.why_anew = "restarts, to release threads that a stuck system call holds"
-            gc.collect()  # else reference cycles would keep the tables of this slice for more slices
+            gc.collect()  # else reference cycles would keep this slice's tables during the next slices
             if self._options.target.pid and not _alive(self._start_times):
                 if not self._options.quiet:
                     self._say(_ended(self._start_times))
@@ -91,7 +91,7 @@ class Watch:
         return self._program.should_stop() or bool(self.why_anew)
 
     def _fill(self, slice_s: float) -> None:
-        """Record the slice of a slot, and another one after a requested profile, or if the target is back."""
+        """Record a slice; in the rest of the slot, record another after a request or the target's return."""
         end_s = time.monotonic() + slice_s
         self.slot(slice_s)
         while not self._should_stop():
@@ -106,14 +106,14 @@ class Watch:
     def slot(self, slice_s: float, options: RecordOptions | None = None) -> float | None:
         """Record and keep one slice; return its ticks per second; None: the slice is not kept.
 
-        Requests and triggers cut a slice short, unless it has its own `options`.  Raises a failure that ends
+        Requests and triggers cut a slice short, unless it has its own `options`.  Raises a failure if it ends
         the watch.
         """
         uncut_until_s, now_s, ticks = time.monotonic() + _MIN_SLICE_S, time.time(), 0
 
         def should_stop() -> bool:
             nonlocal ticks
-            if ticks != self._recorder.stats.ticks:  # an endless tick sends nothing, so that systemd notices
+            if ticks != self._recorder.stats.ticks:  # an endless tick sends no message, and systemd notices
                 self._say_alive()
             ticks = self._recorder.stats.ticks
             is_cut = options is None and (self.door.is_due() or self.triggers.is_due())
@@ -145,7 +145,7 @@ class Watch:
             raise failure
 
     def _serve(self) -> bool:
-        """Answer a trigger, or a client that waits for a profile; return False if neither waits."""
+        """Answer a trigger, or a client that waits for a profile; False: no trigger and no client waits."""
         if fired := self.triggers.take():
             self._response.answer(fired, self._find, self.slot)
             self.door.count("triggers_total", f'{{condition="{fired.name}"}}')
@@ -189,7 +189,7 @@ def slots(every_s: float, should_stop: Callable[[], bool], between: Callable[[],
 
 
 def wait_until(at_s: float, should_stop: Callable[[], bool], between: Callable[[], bool]) -> bool:
-    """Wait, and call `between` meanwhile; return False if a stop was requested."""
+    """Wait until `at_s` (time.monotonic), and call `between`; return False if a stop was requested."""
     while not should_stop() and (wait_s := at_s - time.monotonic()) > 0:
         if not between():
             time.sleep(min(wait_s, _MAX_SLEEP_S))

@@ -35,7 +35,7 @@ class Listen:
 
 
 def is_loopback(address: str) -> bool:
-    """Return True if only this machine can reach an address.  Raises ValueError if it is no address."""
+    """Return True if only this machine can reach an IP address.  Raises ValueError for any other text."""
     from ipaddress import ip_address  # most commands listen nowhere
 
     return ip_address(address).is_loopback

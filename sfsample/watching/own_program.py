@@ -1,9 +1,9 @@
-"""Starts the child processes of sfsample, and makes the command line that starts the same sfsample again.
+"""Starts child processes of sfsample: makes the command line that runs the same sfsample again.
 
-`watch` may run as root in a directory that other users may write to.  So no search path chooses the program
-of a child: absolute paths name the interpreter and the package of this process.  With -I, Python ignores the
-current directory, the variables PYTHON* and the user's own modules.  `sfsample.__main__` then appends the
-directory of the package to the search path: `pip install --user` and `--target` put the dependencies there.
+`watch` may run as root in a directory that other users may write to.  So absolute paths name the interpreter
+and the package.  With -I, Python ignores the current directory, the variables PYTHON* and the user's modules.
+`sfsample.__main__` then appends the directory of the package to the search path, because
+`pip install --user` and `--target` put the dependencies there.
 
 Source: Python's documentation, "Command line and environment", -I; "The initialization of sys.path".
 """
@@ -30,7 +30,7 @@ def own_program(*words: str) -> list[str]:
     return [_PYTHON, "-I", _MAIN, *words]
 
 
-# Invariant: `parse` turns these words into the same options (tests/watching/test_own_program.py)
+# Invariant: `parse` turns a child's words into the parent's options (tests/watching/test_own_program.py)
 
 
 def prune_words(history: str, retention: Retention) -> list[str]:
@@ -56,7 +56,7 @@ def dump_words(pids: Sequence[int], path: str, options: RecordOptions, dirs: Seq
 def start_child(
     words: list[str], trouble: Trouble, *, stdin: int = subprocess.DEVNULL, stderr: int | None = None
 ) -> "subprocess.Popen[bytes] | None":
-    """Start sfsample in a new session, at the lowest priority; None: failed, as `trouble` reports."""
+    """Start sfsample in a new session, at the lowest priority; None: it did not start, see `trouble`."""
     try:
         child = subprocess.Popen(own_program(*words), stdin=stdin, stdout=subprocess.DEVNULL, stderr=stderr,
                                  start_new_session=True)  # fmt: skip

@@ -37,7 +37,7 @@ def notify(state: str) -> None:
 
 
 class Trouble:
-    """A failure that may last; printed, with its consequence, when it begins and (unless `once`) changes."""
+    """A failure that may last.  It is printed when it begins and, unless `once`, when its text changes."""
 
     def __init__(self, say: Say, until_then: str, *, once: bool = False) -> None:
         self._say, self._until_then, self._once = say, f"{until_then}; this message comes once", once
@@ -58,13 +58,13 @@ class Trouble:
 
 
 class Sink:
-    """Takes slices, and does nothing with them.  Each method may raise SfsampleError, or OSError."""
+    """The base of all sinks, which does nothing.  Each method may raise SfsampleError or OSError."""
 
     def prepare(self) -> None:
         """Check, before the first slice is recorded, that slices can be kept."""
 
     def add(self, whole: Slice, parts: Sequence[Slice]) -> str:  # noqa: ARG002
-        """Keep the whole slice, or its part for each service; return the place, for a message."""
+        """Keep the whole slice, or its part for each service; return the sink's place, for a message."""
         return ""
 
     def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:

@@ -25,10 +25,10 @@ from sfsample.watching.options import WatchOptions
 from sfsample.watching.program import Program, Sink, Trouble, notify
 from sfsample.watching.pull.door import Door, Wanted
 
-_MIN_GAP_S = 1.0  # least length of a gap; shorter times are needed to write a slice
+_MIN_GAP_S = 1.0  # least length of a gap; to write a slice takes less time
 _LATE = "sfsample was late, or answered a request or a trigger, or the clock was set"
 _MIN_LEFT = 0.25  # least share of --max-overhead for samples, however much other work costs
-_MIN_PASSED_S = 1.0  # least time over which other costs are spread; the costly start takes less time
+_MIN_PASSED_S = 1.0  # least time over which other costs are spread, because the start is short but costly
 
 
 class SliceRecorder:
@@ -47,7 +47,7 @@ class SliceRecorder:
         self._reported: set[str] = set()  # printed causes of missing names and of missing samples
         self._share = Share(options.record.max_overhead or 1.0, lambda: time.process_time() - door.served_s)
         self._gap: tuple[float, str] | None = None  # begin of the present gap, and its reason
-        self._images = ImageCache()  # no slice opens again what the last one had opened
+        self._images = ImageCache()  # open files and processes, which the next slice uses again
 
     def prepare(self) -> None:
         """Check that the sinks can keep slices."""
@@ -183,8 +183,8 @@ class SliceRecorder:
 class Share:
     """The share of a CPU that samples may take: the share of the watch, less other costs.
 
-    Other costs are finding and opening processes, finding names, and writing, in the last slice.  What its
-    samples took beyond their share counts too: the first stacks of a slice cost most.
+    Other costs are the costs of the last slice for opening processes, for names, and for writing.  CPU time
+    that its samples took beyond their share counts, too: the first stacks of a slice cost most.
     `own_cpu_s` returns the CPU time of sfsample without the answers to HTTP clients.
     """
 

@@ -33,7 +33,7 @@ _MAX_SHARE = 0.005  # share of the time that looks may cost
 _WAIT_S = 1.0  # time for which a look waits until no thread is held
 _DAY_LOOKS = 17280  # looks in a day
 _HOUR_LOOKS = 720  # looks in an hour; every hour, percentiles of the last day are computed
-_IN_A_ROW = 3  # looks above a percentile before a trigger fires, or without a value before a message
+_IN_A_ROW = 3  # looks above a percentile before a trigger fires; looks without a value before a message
 _BEFORE_S = 120.0  # time before a trigger whose slices are pinned
 _CLOSER_S, _CLOSER_HZ = 30.0, 99.0  # length and rate of the slice after a trigger
 _CLOSER_SHARE = 0.1  # share of a CPU for the samples of that slice; the default, 3 %, allows few ticks
@@ -127,7 +127,7 @@ class Triggers:
         return self._fired is not None
 
     def take(self) -> Fired | None:
-        """Return the trigger that has fired, or None.  The caller answers it, then calls `answered`."""
+        """Return the trigger that has fired, or None.  The caller answers, then calls `answered`."""
         return self._fired if self.is_due() else None
 
     def answered(self) -> None:
@@ -162,12 +162,12 @@ class Triggers:
         return self._above[condition] >= _IN_A_ROW
 
 
-# function that records a slice of so many seconds; returns its ticks per second, or None: the slice is lost
+# function that records a slice of N seconds, and returns its ticks per second; None: the slice is lost
 Record = Callable[[float, RecordOptions], float | None]
 
 
 class Response:
-    """Answers triggers; `files` are the dumps."""
+    """Answers triggers; `files` names the dumps, and deletes old dumps."""
 
     def __init__(self, options: WatchOptions, files: SliceFiles, sinks: list[Sink], program: Program) -> None:
         self._options, self._files, self._sinks, self._program = options, files, sinks, program

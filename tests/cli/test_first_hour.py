@@ -46,6 +46,7 @@ ATTEMPTS = 5  # for a screen that depends on the load of the machine
 LOAD = re.compile(
     r"\n(?:  (?:skipped|coverage|pause|timers|cost) | {12}p50)[^\n]*"
     r"|(?m:^\S*\[runnable: no CPU\].*\n)|(?<= missed) \([\d.N]+ Hz\)"
+    r"|\n  waiting   [\d.N]+ % of the threads' time: cpu [\d.N]+ %(?=\n)"
 )
 MACHINE = re.compile(r"\n  (?:callers|modules) [^\n]*|(?<=;)\S*(?=main;outer)|, at \w+")
 BUSY = (

@@ -345,3 +345,9 @@ def test_low_coverage_comes_first_in_a_short_recording_too():
     made = stats(outermost=14)
     made.rate_hz, made.cpu_charged_ns, made.cpu_sampled_ns = 99, 190_000_000, 140_000_000
     assert lines(made)[0] == "coverage  73.7 % of 0.19 s of CPU time: shares may be wrong"
+
+
+def test_low_coverage_is_no_doubt_if_the_samples_show_sleep():
+    made = stats(outermost=5362)
+    made.rate_hz, made.cpu_charged_ns, made.cpu_sampled_ns = 99, 140_000_000, 114_000_000
+    assert "coverage  81.4 % of 0.14 s of CPU time" in lines(made)[1:]

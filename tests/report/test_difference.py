@@ -344,7 +344,7 @@ def test_text_names_both_inputs_and_never_invents():
         "before: old.json, 71 ns of CPU time in 1 s, 100 Hz, 11 samples, host web1, 2026-09-21 14:13:20 UTC"
     )
     assert lines[1] == (
-        "after: new (12 files), 3 samples (not known or not one value: duration, rate, host, time)"
+        "after: new (12 files), 3 samples (not known, or not equal in all files: duration, rate, host, time)"
     )
     assert lines[2].startswith(
         "compared: shares of all samples, as the duration or rate of after is not known;"

@@ -264,7 +264,8 @@ def test_texts_of_labels_and_target_are_cleaned():
 
 
 def test_caption_says_how_much_of_the_cpu_time_was_sampled():
-    report = full()._replace(stats=ReportStats({"cpu_charged_ns": 284, "cpu_sampled_ns": 71}))
+    document = {"cpu_charged_ns": 284, "cpu_sampled_ns": 71}
+    report = full()._replace(stats=ReportStats(document), rate_hz=None)
     assert extent(report).startswith("11 samples, 71 ns of 284 ns of CPU time, ")
     assert losses(report)[0] == "samples stand for 25 % of the CPU time: shares may be wrong"
     merged = merge([report, report])

@@ -146,7 +146,7 @@ def test_without_a_build_id_the_crc_must_match(stripped, functions, tmp_path):
         file.write(b"\0")
     symbols = symbols_of(stripped, tmp_path / "root")
     assert None in {symbols.find(vaddr) for vaddr in functions}
-    assert "/opt/bin/whole.debug: its CRC differs from that in .gnu_debuglink" in symbols.why_unnamed()
+    assert "/opt/bin/whole.debug: its CRC differs from the CRC in .gnu_debuglink" in symbols.why_unnamed()
 
 
 def test_a_debug_file_whose_code_lies_elsewhere_is_refused(stripped, functions, tmp_path):

@@ -1,8 +1,7 @@
 """Runs `sfsample top`: one thread samples, the main thread draws and reads keys.
 
-The sampling thread never waits for the terminal.  While the main thread computes, it holds the GIL, so the
-sampling thread cannot release a thread of the target.  Therefore the main thread computes only while sfsample
-holds no thread of the target (`SUSPEND_LOCK`).
+The sampling thread never waits for the terminal, but cannot release a thread of the target while the main
+thread holds the GIL.  So the main thread computes only while sfsample holds no thread (`SUSPEND_LOCK`).
 
 Whatever ends `top` (a key, a signal, a bug), the terminal is restored.
 """
@@ -66,11 +65,11 @@ def run(command: TopCommand) -> int:
 
 
 class Screen:
-    """Draws lines, and reads keys by name; the only user of curses."""
+    """Draws lines with curses, and reads keys by name."""
 
     def __init__(self, window: curses.window) -> None:
         self._window = window
-        curses.raw()  # Ctrl-C, Ctrl-Z and Ctrl-\ become keys: as signals they could leave the terminal raw
+        curses.raw()  # Ctrl-C, Ctrl-Z and Ctrl-\ become keys: signals could leave the terminal raw
         window.timeout(round(_KEY_TIMEOUT_S * 1000))
         with suppress(curses.error):  # some terminals cannot hide the cursor
             curses.curs_set(0)
@@ -98,7 +97,7 @@ class Screen:
         self._window.refresh()
 
     def _in_locale(self, text: str) -> str:
-        """Return a text with `?` for letters that the locale lacks; curses would drop them."""
+        """Return a text with `?` for letters that the locale lacks; curses would drop such letters."""
         return spelled(text).encode(self._window.encoding, "replace").decode(self._window.encoding)
 
     def suspend(self) -> None:
@@ -112,7 +111,7 @@ class Screen:
 def on_terminal(show: Callable[[Screen], None]) -> None:
     """Take over the terminal, call `show`, and give the terminal back."""
     for name in ("LINES", "COLUMNS"):
-        os.environ.pop(name, None)  # curses would use these instead of the real size
+        os.environ.pop(name, None)  # curses would use these variables instead of the real size
     try:
         curses.setupterm()
     except curses.error as failure:

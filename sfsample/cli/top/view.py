@@ -37,7 +37,7 @@ class Row(NamedTuple):
     first: int  # own samples of the function, or samples of the task
     second: int  # samples of the function and of its callees, or CPU time of the task in ns
     task: TaskKey | None = None  # None for a function
-    wait: str = ""  # last wait of a thread; "": it ran
+    wait: str = ""  # last wait of a thread; "": the thread ran
 
 
 class Table(NamedTuple):
@@ -49,7 +49,7 @@ class Table(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One line and how it is drawn."""
+    """One line, and the style in which `top` draws the line."""
 
     text: str
     style: str = PLAIN

@@ -1,8 +1,7 @@
 """AArch64, little and big endian.
 
 User code lies below 2**48 unless a program asks for more address space.  Pointer authentication (PAC) uses
-the upper bits.  If the kernel tells the mask of a process (NT_ARM_PAC_MASK), its complement replaces
-`ra_mask`.
+the upper bits.  If the kernel gives a mask (NT_ARM_PAC_MASK), the mask's complement replaces `ra_mask`.
 
 Source: AADWARF64 section 4.1 (DWARF numbers); AAPCS64 section 6.1.1 (callee-saved registers); Linux
 arch/arm64/include/uapi/asm/sigcontext.h, ucontext.h, ptrace.h (`struct user_pt_regs`) and perf_regs.h,
@@ -22,7 +21,7 @@ AARCH64 = Arch(
     signal_frames=(SignalFrame(bytes.fromhex("681180d2010000d4"), 4, _SAVED),),
     ra_mask=(1 << 48) - 1,
 )  # fmt: skip
-# byte order of data; instructions are little endian on this machine, too
+# byte order of the data; the instructions are always little endian
 AARCH64_BE = AARCH64._replace(name="aarch64_be", byteorder="big")
 
 LAYOUT = RegisterLayout(

@@ -1,12 +1,12 @@
 """Says what each goroutine waits for, which goroutines can end the wait, and which waits are findings.
 
 Go notes no owner of a lock.  sfsample knows which goroutines have a pending deferred Unlock, how many readers
-an RWMutex has, and how many Done calls a WaitGroup lacks.  So it names no holder, and no goroutine that
-should send to a channel.  It says "DEADLOCK" only of a ring: each goroutine waits for a lock that only the
-next goroutine has deferred to unlock, and no goroutine of the ring has run between two looks.
+an RWMutex has, and how many Done calls a WaitGroup lacks.  So sfsample names no holder, and no goroutine that
+should send to a channel.  A finding is a "DEADLOCK" only if each goroutine of a ring waits for a lock that
+only the next goroutine has deferred to unlock, and no goroutine of the ring has run between two looks.
 
 Source: Go, src/sync (Mutex: state, sema; RWMutex: w, writerSem, readerSem, readerCount, readerWait;
-WaitGroup: state, sema; Once: done, m), src/runtime/chan.go (hchan); the same from 1.19 to 1.27.
+WaitGroup: state, sema; Once: done, m), src/runtime/chan.go (hchan); unchanged from Go 1.19 to 1.27.
 """
 
 from collections import Counter
@@ -56,7 +56,7 @@ class _Lock(NamedTuple):
 _MUTEX = _Lock("mutex", "mutex", 4, "Unlock")
 _SEMAPHORE = _Lock("semaphore", "semaphore", 0)
 _WRITER = _Lock("write lock", "the write lock of RWMutex", 8, "RUnlock")
-_LOCKS = {  # key: function that waits, and whether it waits in the lock's inner mutex
+_LOCKS = {  # key: function that waits; True if the function waits for the inner mutex of the lock
     ("sync.(*Once).doSlow", True): _Lock("once", "sync.Once", 8, "Unlock", 4),
     ("sync.(*RWMutex).Lock", True): _Lock("write lock", "the write lock of RWMutex", 4, "write Unlock"),
     ("sync.(*RWMutex).Lock", False): _WRITER,
@@ -76,12 +76,12 @@ class Waiting(NamedTuple):
 
     @property
     def only(self) -> int | None:
-        """The only goroutine that can end the wait, if it still holds the lock; None: unknown."""
+        """The id of the only goroutine that can end the wait; None: unknown, or several goroutines can."""
         return self.goroutines[0] if len(self.goroutines) == 1 == self.details.get("readers", 1) else None
 
 
 def place_of(functions: Sequence[NamedFrame]) -> str:
-    """Return the innermost function of the program, with file and line; "": there is none."""
+    """Return the innermost function of the program, with file and line; "": no such function."""
     return next((f.plain_text for f in functions if not (f.function or "").startswith(_RUNTIME)), "")
 
 
@@ -153,7 +153,7 @@ class GoWaits:
         return Waiting("channel", f"waits {verb} {texts[0]}{others}", channels[0], details=details)
 
     def _others(self, address: int) -> tuple[str, dict[str, int | None]]:
-        """Return how many goroutines wait for the same channel or semaphore, as a clause and for JSON."""
+        """Return the number of goroutines that wait for a channel or semaphore, as a clause and for JSON."""
         count = len(self._waiters[address])
         return f"; {count} goroutines wait for it" * (count > 1), {"waiting": count}
 
@@ -180,10 +180,10 @@ class GoWaits:
         return Waiting(lock.kind, text + others, address, known, details)
 
     def _releasers_of(self, goid: int, lock: _Lock, semaphore: int) -> tuple[tuple[int, ...], str]:
-        """Return the goroutines that can end a wait for a lock, and a clause about them."""
+        """Return the goroutines that can end a wait for a lock, and a clause about these goroutines."""
         address = semaphore - lock.semaphore
         found = self._releasers.get((address + lock.released, lock.release), set())
-        # A goroutine that waits for this lock has unlocked it before, unless only this goroutine can unlock.
+        # Waiters do not hold the lock.  But if no other goroutine can unlock, the waiter may wait for itself.
         known = tuple(sorted(found - self._waiters[semaphore] or found & {goid}))
         writers = self._waiters.get(address + _WRITER.semaphore, ()) if lock.kind == "read lock" else ()
         is_own, call = known == (goid,), lock.release.rpartition(" ")[2]
@@ -229,7 +229,7 @@ class GoVerdict:
         self._unmoved, self._process = dump.go.unmoved, (Node(dump.pid, 0),)
         self._groups = {member.id: group for group in dump.goroutines for member in group.members}
         self._waits = waits
-        # waits that may last: those of goroutines that have not run between the looks
+        # waits that may last; if a goroutine has run between the looks, its wait for a lock does not count
         self._lasting = {goid: wait for goid, wait in sorted(waits.items())
                          if self._unmoved is None or goid in self._unmoved
                          or wait.kind not in (*_LOCK_KINDS, "wait group")}  # fmt: skip
@@ -238,7 +238,7 @@ class GoVerdict:
         self._rings = [tuple(node.tid for node in cycle) for cycle in cycles(edges)]
 
     def census(self) -> Finding:
-        """Return the number of goroutines in each state, and place and time of the largest group's wait."""
+        """Return the number of goroutines in each state; where and how long the largest group has waited."""
         states = Counter[str]()
         for group in self._dump.goroutines:
             states[group.state] += len(group.members)
@@ -262,7 +262,7 @@ class GoVerdict:
         is_certain = self._unmoved is not None and self._unmoved.issuperset(ring)
         lines = tuple(map(self._sentence, ring))
         if len(ring) == 1:
-            # another goroutine may have locked a mutex after an explicit Unlock; a Once has no such call
+            # a mutex may have another holder, after an explicit Unlock; a Once has no explicit Unlock
             is_certain = is_certain and self._waits[ring[0]].kind == "once"
             text, lines = lines[0], ()
         else:
@@ -290,7 +290,7 @@ class GoVerdict:
             yield Finding("blocked", text, self._process)
 
     def blocked(self) -> Iterator[Finding]:
-        """Yield the waits outside rings: for locks, for WaitGroups, and for ever; most goroutines first."""
+        """Yield the waits outside rings (for locks, for WaitGroups, for ever), the largest group first."""
         in_rings = {goid for ring in self._rings for goid in ring}
         same: dict[tuple[int, int, str], list[int]] = {}
         for goid, wait in self._lasting.items():

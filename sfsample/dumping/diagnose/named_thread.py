@@ -14,14 +14,14 @@ from sfsample.modules.module import Module
 from sfsample.symbolize.named_frame import NamedFrame, python_frame
 from sfsample.waiting.thread import C_LIBRARIES, WaitingThread, bare_symbol, is_file, library_functions
 
-FrameRow = tuple[Frame, Module | None, tuple[NamedFrame, ...]]  # a frame, its module, its functions
+FrameRow = tuple[Frame, Module | None, tuple[NamedFrame, ...]]  # frame, module, functions at the frame
 _LIBRARIES = (*C_LIBRARIES, "libstdc++.", "libgcc_s.", "libc++.")  # runtime libraries of C and C++
 _PYTHON_LIBRARIES = (*C_LIBRARIES, "python", "libpython")
 # Python's own files
 _LIBRARY = re.compile(r"^<frozen |/lib(64)?/python3(\.\d+t?/(?!(site|dist)-packages/)|\d+\.zip)")
-_INSTALLED = re.compile(r"/(site|dist)-packages/|/bin/[^/]*$")  # packages, and the scripts that start them
+_INSTALLED = re.compile(r"/(site|dist)-packages/|/bin/[^/]*$")  # packages, and scripts that start packages
 _START_FUNCTIONS = ("_start", "__libc_start_main", "__libc_start_call_main", "__libc_start_main_impl")
-# functions between abort() or assert() and the signal; in a static program, they are the program's own
+# functions between abort() or assert() and the signal; a static program contains these functions
 _RAISE_PATH = ("abort", "GI_abort", "assert_fail", "assert_fail_base", "raise", "GI_raise", "gsignal", "kill",
                "tgkill", "pthread_kill", "pthread_kill_implementation", "pthread_kill_internal")  # fmt: skip
 _MAX_PATH_FUNCTIONS = 3
@@ -47,7 +47,7 @@ class NamedThread(NamedTuple):
         return tuple(python_frame(place) for _, run in runs for place in run)
 
     def locals_of(self, depth: int) -> tuple[tuple[str, str], ...]:
-        """Return names and texts of the local variables of a Python frame; empty if they were not read."""
+        """Return names and texts of a Python frame's local variables; empty if sfsample did not read any."""
         return self.dump.facts.locals[depth] if depth < len(self.dump.facts.locals) else ()
 
     def rows(self, depth: int | None = None) -> Iterator[FrameRow]:
@@ -58,8 +58,8 @@ class NamedThread(NamedTuple):
     def rows_beside_python(self, view: PythonView, depth: int | None) -> Iterator[tuple[int, FrameRow]]:
         """Yield the native frames that say more than the Python frames, each with its number.
 
-        These are frames of libraries, and frames that the innermost Python function called.  The latter are
-        left out if the thread waits in a system call that Python made.  Without Python frames, yield all.
+        Frames of libraries say more, and frames inside the innermost Python function, unless the thread waits
+        in a system call that Python made.  Without Python frames, all frames are yielded.
         """
         runs = self.dump.python.activations if self.dump.python else ()
         inner = min((index for index, run in runs if run), default=None)
@@ -87,12 +87,12 @@ class NamedThread(NamedTuple):
     def call_path(self, depth: int = 0) -> str:
         """Return the innermost functions of the program: "pop <- worker <- main".
 
-        If the thread runs Python, these are Python functions, and one function is the user's own.
+        If the thread runs Python, the path has only Python functions, and one function of the user.
         `depth`: number of innermost functions to leave out.
         """
         if python := self.python[depth:]:
             return python_path(python)
-        # `at`: the frame that a signal interrupted; the frame before it only returns from the handler
+        # `at`: index of the frame that a signal interrupted; frame `at - 1` only returns from the handler
         found = [frame.found for frame in self.dump.stack.frames] if self.dump.stack else []
         at = found.index(Found.SIGNAL_FRAME, depth) if Found.SIGNAL_FRAME in found[depth:] else len(found) + 1
         path, interrupted = self._path_of(slice(depth, at - 1)), self._path_of(slice(at, None))
@@ -116,7 +116,7 @@ class NamedThread(NamedTuple):
 
 
 def python_path(frames: Sequence[NamedFrame]) -> str:
-    """Return the innermost Python functions; the user's own has a place: "read <- get (shop.py:7)"."""
+    """Return the innermost Python functions, and the place of the user's: "read <- get (shop.py:7)"."""
     own = _own(frames)
     user = frames[own] if frames else NamedFrame("")
     place = f"{user.file.rpartition('/')[2]}:{user.line}" if user.file and user.line else ""
@@ -143,7 +143,7 @@ def _path(names: Sequence[str], own: int = 0, place: str = "") -> str:
 
 
 def _own(python: Sequence[NamedFrame]) -> int:
-    """Return the index of the innermost frame outside packages, else outside the standard library, else 0."""
+    """Return the index of the user's innermost frame: outside packages, else outside the library, else 0."""
     files = [frame.file or "" for frame in python]
     outside = [at for at, file in enumerate(files) if not _LIBRARY.search(file)]
     return next((at for at in outside if not _INSTALLED.search(files[at])), min(outside, default=0))
@@ -178,7 +178,7 @@ def _key(thread: NamedThread) -> object:
 
 
 def short_name(function: str) -> str:
-    """Return a function's name without parameters and template arguments, cut if it is still too long."""
+    """Return a function's name without parameters and template arguments; a name that stays long is cut."""
     return fit(_drop_brackets(_drop_brackets(function, "<", ">"), "(", ")"), _MAX_NAME_LENGTH, "...")
 
 
@@ -193,7 +193,7 @@ def fold_name(function: str, room: int | None) -> str:
 
 
 def _drop_brackets(text: str, opening: str, closing: str, filler: str | None = None) -> str:
-    """Drop brackets and contents, or replace the contents by `filler`; names with `operator` stay."""
+    """Drop brackets and contents, or replace the contents by `filler`; keep names with `operator` as is."""
     if opening not in text or "operator" in text or text.startswith(opening):
         return text
     kept, depth = [], 0

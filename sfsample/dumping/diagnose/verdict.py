@@ -10,9 +10,10 @@ from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.go_waits import GoVerdict, GoWaits, Waiting
 from sfsample.dumping.diagnose.named_thread import NamedThread, own_function, python_path
 from sfsample.dumping.diagnose.wait_graph import Node, blockers, chain, cycles, mutual, stuck, with_processes
-from sfsample.dumping.diagnose.wording import Finding, Wording, common_name, frames_of, task_edges, task_text
+from sfsample.dumping.diagnose.wording import Finding, Wording, common_name, task_edges, task_text
 from sfsample.dumping.model import ProcessDump
 from sfsample.runtimes.cpython.waits import MAX_QUEUED, Pool
+from sfsample.symbolize.named_frame import python_frame
 from sfsample.waiting.thread import WaitContext, is_file, slept_together
 from sfsample.waiting.waits import Wait, wait_of
 
@@ -20,7 +21,7 @@ ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
 
 _MIN_BUSY_SHARE = 0.8  # share of the time between looks in which a busy thread ran or waited for a CPU
 _MAX_CHAIN = 8  # threads that a sentence on a chain of waits names
-_MAX_CALLS_INSIDE = 2  # calls inside a function in which a thread "runs"; with more calls it "is busy" there
+_MAX_CALLS_INSIDE = 2  # calls inside a function; with more calls, the thread "is busy" there, else "runs"
 # Kinds of waits that are findings if the owner is unknown or has ended.
 _LOCK_KINDS = (WaitKind.MUTEX, WaitKind.READ_LOCK, WaitKind.WRITE_LOCK, WaitKind.BARRIER)
 _SOCKET_KINDS = (WaitKind.READ, WaitKind.WRITE, WaitKind.CONNECT)
@@ -31,7 +32,7 @@ _OUTSIDE_KINDS = (
     WaitKind.LOCK, WaitKind.RLOCK, WaitKind.OPEN_FIFO, WaitKind.QUEUE,
 )  # fmt: skip
 # Tools for runtimes whose own threads or tasks a dump does not show; {} is the process id.  sfsample finds
-# the runtime by files and functions on the stacks, because a program can choose its name.
+# the runtime by files and functions on the stacks, because a program can choose its own name.
 _TOOL_BY_FILE = {  # key: prefix of the file's name
     "libjvm.so": "Java's locks and frames are not shown: jcmd {} Thread.print has them (kill -QUIT {} prints "
     "them on the JVM's stdout, unless it runs with -Xrs)",
@@ -39,7 +40,7 @@ _TOOL_BY_FILE = {  # key: prefix of the file's name
     "beam.": "processes of Erlang are not shown: a remote shell has them (erl -remsh NODE, then i().)",
 }
 _TOOL_BY_FUNCTION = {  # key: prefix of the function's name
-    "node::": "JavaScript is not shown: node inspect -p {} opens its debugger, in which pause and bt have it",
+    "node::": "JavaScript is not shown: node inspect -p {} opens a debugger; enter pause there, then bt",
     "runtime.mstart": "goroutines could not be read: kill -QUIT {} prints them, but it ENDS the program",
 }
 # Kinds of findings that are certain in every runtime.  (Waits of a runtime's native threads may be normal.)
@@ -53,12 +54,12 @@ class Verdict(NamedTuple):
     findings: tuple[Finding, ...]
     waits: Mapping[Node, Wait | None]
     wording: Wording
-    goroutine_waits: Mapping[int, Mapping[int, Waiting]] = {}  # waits of goroutines, by pid and id
+    goroutine_waits: Mapping[int, Mapping[int, Waiting]] = {}  # key: process id, then goroutine id
 
     @property
     def document(self) -> dict[str, Any]:
         """The document that `sfsample dump --json` writes."""
-        from sfsample.dumping.json import document  # it imports this module
+        from sfsample.dumping.json import document  # `dumping.json` imports this module
 
         return document(self)
 
@@ -154,17 +155,17 @@ class _VerdictBuilder:
                 yield Finding("main", self._sentence(main) + moves, (main,))
 
     def _sentence(self, node: Node) -> str:
-        """Return a sentence about a thread, and about the threads that it waits for, to the chain's end."""
+        """Return a sentence about a thread, and about its chain of waits if the chain is certain."""
         path = chain(node, self._edges)
         is_told = path[-1] not in self._edges and self._is_certain(path)
         return self._wording.chain(path if is_told else path[:1])
 
     def _is_certain(self, path: Sequence[Node]) -> bool:
-        """Return True if the waits of a chain are of one instant, and few enough for a sentence."""
+        """Return True if the waits of a chain lasted at one instant, and fit into a sentence."""
         return len(path) <= 2 or (len(path) <= _MAX_CHAIN and self._at_one_instant(path[:-1]))
 
     def _at_one_instant(self, cycle: Sequence[Node]) -> bool:
-        """Return True if all threads of a cycle, and of its processes, slept at one instant."""
+        """Return True if all threads in a cycle, and all threads of processes in it, slept at one instant."""
         pids = {node.pid for node in cycle if not node.tid}
         threads = self._threads.items()
         return slept_together([t.dump.asleep for node, t in threads if node in cycle or node.pid in pids])
@@ -210,7 +211,10 @@ class _VerdictBuilder:
                 members = f"{len(cycle)} asyncio tasks wait for each other"
                 if len(cycle) == 1:
                     members = f"asyncio task {cycle[0].name} waits for itself"
-                lines = tuple(f"task {t.name} {task_text(t)}, in {python_path(frames_of(t))}" for t in cycle)
+                lines = tuple(
+                    f"task {t.name} {task_text(t)}, in {python_path([*map(python_frame, t.stack)])}"
+                    for t in cycle
+                )
                 where = f"in {self._wording.subject(node)}"
                 text = f"DEADLOCK: {members} {where}, and none can go on unless one is cancelled"
                 yield Finding("deadlock", text, (node,), lines)
@@ -323,10 +327,10 @@ def _target(node: Node, wait: Wait) -> Node | None:
 
 
 def _busy_place(thread: NamedThread) -> str:
-    """Return the place where a thread is busy: the innermost call that may exist since the first look.
+    """Return the place where a thread is busy: the innermost call that may have lasted since the first look.
 
-    If a function went on between the looks, the calls inside it are new.  The innermost call may also be new,
-    if its caller has called it again with equal variables.  So the text does not say that it never returned.
+    If a function went on between the looks, the calls inside this function are new.  The innermost call may
+    be new, too, if the caller repeated the call.  So the text does not say that the function never returned.
     """
     looks = [look.calls[::-1] for look in thread.dump.looks if look.calls]
     same = 0
@@ -336,7 +340,7 @@ def _busy_place(thread: NamedThread) -> str:
         same += 1
         if len({call.progress for call in calls}) > 1:
             break
-    inside = len(looks[-1]) - same if same else 0  # number of calls inside the innermost equal call
+    inside = len(looks[-1]) - same if same else 0  # number of calls inside the innermost lasting call
     verb = "runs" if same and inside <= _MAX_CALLS_INSIDE else "is busy"
     left_out = looks[-1][::-1][:inside] if looks else ()
     depth = sum(call.is_python for call in left_out) if thread.python else inside

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Node(NamedTuple):
-    """A thread, or a process (`tid` 0), of which any thread may act."""
+    """A thread; or a process (`tid` 0), if any thread of the process may act."""
 
     pid: int
     tid: int
@@ -19,7 +19,7 @@ Edges = Mapping[Node, Node]  # node -> the node that it waits for
 
 
 def cycles(edges: Edges) -> tuple[tuple[Node, ...], ...]:
-    """Return every cycle, each as its nodes in order of waiting."""
+    """Return every cycle as a tuple, in which each node waits for the next node."""
     found: set[tuple[Node, ...]] = set()
     for start in edges:
         path = chain(start, edges)
@@ -63,7 +63,10 @@ def stuck(edges: Edges) -> frozenset[Node]:
 
 
 def mutual(needs: Mapping[Node, Collection[Node]]) -> frozenset[Node]:
-    """Return the nodes that need only each other, and are needed; `needs`: nodes that may free a node."""
+    """Return the largest group whose nodes need only this group, and are needed by this group.
+
+    `needs[node]` has the nodes that may free the node.
+    """
     group = {node for node, others in needs.items() if others}
     while out := {node for node in group if not group.issuperset(needs[node])}:
         group -= out

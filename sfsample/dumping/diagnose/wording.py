@@ -1,6 +1,6 @@
 """Names threads and processes, and describes their activity, in the same words throughout a dump.
 
-The target chooses the names, which may contain control characters; `dumping.text` removes these.
+The target chooses its names, so they may contain control characters; `dumping.text` removes such characters.
 """
 
 import signal
@@ -12,7 +12,7 @@ from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.named_thread import NamedThread, own_function
 from sfsample.dumping.diagnose.wait_graph import Node, chain
 from sfsample.runtimes.cpython.tasks import Task
-from sfsample.symbolize.named_frame import NamedFrame, python_frame
+from sfsample.symbolize.named_frame import python_frame
 from sfsample.waiting.waits import Wait
 
 _MAX_PROCESSES_NAMED = 8  # processes named in one sentence
@@ -20,7 +20,7 @@ _MAX_CHAIN = 8  # tasks of a chain that are named
 _UNLESS = " unless another of its threads acts"
 _MAX_NAMES = 3  # names shown of threads that have no common prefix
 _SECONDS_UP_TO, _MINUTES_UP_TO = 120, 120  # up to 120 s in seconds, up to 120 min in minutes, then in hours
-_CALLBACK = ("asyncio/events.py", "Handle._run")  # file and function: an event loop runs a callback or task
+_CALLBACK = ("asyncio/events.py", "Handle._run")  # file and function in which an event loop runs a callback
 _CHILD_KINDS = (WaitKind.CHILD, WaitKind.VFORK, WaitKind.SIGNAL)
 _PEER_TEXTS = {  # kind of a wait -> text that links it to the processes that may end it
     WaitKind.FULL_PIPE: "to be read by",
@@ -30,7 +30,6 @@ _PEER_TEXTS = {  # kind of a wait -> text that links it to the processes that ma
     WaitKind.EVENTS: "with the other end open in",
     WaitKind.CONNECT: "to be accepted by",
 }
-
 # kind of a wait -> text if only the waiting process itself has the other end of the pipe or socket
 _OWN_TEXTS = {
     WaitKind.FULL_PIPE: "whose only reader is this process itself, so nothing will be read",
@@ -48,7 +47,7 @@ class Finding(NamedTuple):
     kind: str
     text: str
     nodes: tuple[Node, ...]
-    lines: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()  # sentences below `text`, with details
     goroutines: tuple[int, ...] = ()  # ids of the goroutines in the sentence
 
 
@@ -152,15 +151,10 @@ def task_text(task: Task) -> str:
     return f"waits for {task.awaits}" + f", held by task {task.held_by}" * bool(task.held_by)
 
 
-def frames_of(task: Task) -> tuple[NamedFrame, ...]:
-    """Return the frames of a task's coroutines, the innermost first."""
-    return tuple(map(python_frame, task.stack))
-
-
 def chain_text(tasks: Sequence[Task]) -> str:
     """Return a sentence about the longest chain of tasks that wait for one another; "": no chain.
 
-    If no task waits for another task, a task that sleeps comes last, because a sleep ends by itself.
+    Of equally long chains, a chain that begins with a sleeping task comes last, as a sleep ends by itself.
     """
     edges, by_node = task_edges(tasks), {Node(0, task.address): task for task in tasks}
     needed = {address for task in tasks for address in task.on}
@@ -172,7 +166,7 @@ def chain_text(tasks: Sequence[Task]) -> str:
     text = f"task {path[0].name} {task_text(path[0])}"
     for before, task in pairwise(path[:_MAX_CHAIN]):
         text += f", of them {task.name}" * (len(before.on) > 1) + f", which {task_text(task)}"
-    function = own_function(frames_of(path[-1]))
+    function = own_function([*map(python_frame, path[-1].stack)])
     more = sum(each[-1].tid == path[-1].address for each in chains) - 1
     behind = f"; {more} more task{'s wait' if more > 1 else ' waits'} behind {'them' if path[1:] else 'it'}"
     return text + f", in {function}" * bool(function) + behind * (more > 0)

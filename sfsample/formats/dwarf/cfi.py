@@ -11,14 +11,14 @@ from typing import NamedTuple
 from sfsample.core.rule import CFA, Rule
 from sfsample.formats.dwarf.reader import DwarfReader
 
-_MAX_RULES = 256  # rules of one row; AMD64 has 130 numbered registers, and a signal frame may list all
+_MAX_RULES = 256  # rules of one row; a signal frame may have a rule for all 130 registers of AMD64
 _NO_REGISTER = -1  # register number of a CFA that is an expression
-_MAX_STATES = 64  # states that are remembered at one time; compilers remember one
+_MAX_STATES = 64  # remembered states; compilers use one state
 # DW_CFA_advance_loc1, _loc2, _loc4, DW_CFA_MIPS_advance_loc8: opcode -> bytes of the operand
 _ADVANCES = {0x02: 1, 0x03: 2, 0x04: 4, 0x1D: 8}
 
-# The rule for each register of the caller, by DWARF number (DWARF 5 section 6.4.1, "register rules").  None:
-# it cannot be recovered ("undefined").  A register that no instruction mentions is absent.
+# Key: DWARF number of a register.  Value: the rule that recovers the register of the caller (DWARF 5 section
+# 6.4.1); None: no rule can ("undefined").  A register that no instruction mentions is absent.
 Rules = dict[int, Rule | None]
 
 
@@ -40,10 +40,10 @@ class Cie(NamedTuple):
     data_align: int  # data_alignment_factor
     ra_register: int  # return_address_register
     encoding: int  # augmentation 'R': DW_EH_PE of an FDE's addresses
-    sized: bool  # augmentation 'z': FDEs have augmentation data, which begins with its length
+    sized: bool  # augmentation 'z': each FDE has the length of its augmentation data, then the data
     signal: bool  # augmentation 'S'
-    cfa: Rule | None  # CFA after the initial instructions; None: the FDE must define it
-    rules: Rules  # rules after the initial instructions; FDEs share them, so they must not be changed
+    cfa: Rule | None  # CFA after the initial instructions; None: the FDE must define the CFA
+    rules: Rules  # rules after the initial instructions; FDEs share this dict, which never changes
     ra_signed: bool = False  # value after the initial instructions
 
 
@@ -60,16 +60,16 @@ class CfiMachine:
         self._states: list[tuple[Rule | None, Rules, bool]] = []
 
     def row(self, program: DwarfReader) -> CfiRow:
-        """Return the current row.  Raises FormatError if it has no CFA, or too many rules."""
+        """Return the current row.  Raises FormatError if the row has no CFA, or too many rules."""
         if self.cfa is None:
             raise program.damaged(0, "no instruction defines the CFA")
         cie, rules = self.cie, self._copy_rules(program)
         return CfiRow(self.cfa, rules, cie.ra_register, cie.signal, self.ra_signed)
 
     def run(self, program: DwarfReader, location: int) -> Iterator[int]:
-        """Execute the program.  Yield each new location; up to it, the current row holds.
+        """Execute the program, and yield each new location.  The current row is valid below that location.
 
-        Most instructions have an operand in the low six bits of their opcode, so they are tried first.
+        `match` first tries the most frequent opcodes, which have an operand in the low six bits.
         """
         cie, pos, end = self.cie, 0, len(program.data)
         while pos < end:
@@ -105,7 +105,7 @@ class CfiMachine:
                 if len(self._states) >= _MAX_STATES:
                     raise program.damaged(pos, "too many remembered states")
                 self._states.append((self.cfa, self._copy_rules(program), self.ra_signed))
-            case 0x0B:  # DW_CFA_restore_state; it restores the CFA, rules and signing state
+            case 0x0B:  # DW_CFA_restore_state, for the CFA, rules and signing state
                 if not self._states:
                     raise program.damaged(pos, "DW_CFA_restore_state without a remembered state")
                 self.cfa, self.rules, self.ra_signed = self._states.pop()
@@ -125,7 +125,7 @@ class CfiMachine:
     def _define_cfa(self, opcode: int, program: DwarfReader, pos: int) -> int:
         """Execute an instruction of DWARF 5 section 6.4.2.2; return the position of the next instruction.
 
-        As in libgcc and readelf, a new offset keeps the expression, and a new register removes it.
+        As in libgcc and readelf, a new offset keeps the expression; a new register removes the expression.
         """
         register, offset, _, expression = self.cfa or (_NO_REGISTER, 0, False, b"")
         if opcode in (0x0C, 0x0D, 0x12):  # DW_CFA_def_cfa, _register, _sf
@@ -184,7 +184,7 @@ class CfiMachine:
         return program.block(pos, size)
 
     def _restore(self, register: int) -> None:
-        """Replace the rule of a register by that of the CIE; if the CIE has none, drop the rule."""
+        """Set the rule of a register to the rule in the CIE; without a rule in the CIE, drop the rule."""
         if register in self.cie.rules:
             self.rules[register] = self.cie.rules[register]
         else:

@@ -1,8 +1,8 @@
 """Reads `.eh_frame` and `.debug_frame`: finds the FDE and the row for an address.
 
 A look-up bisects the search table of `.eh_frame_hdr` in place, and then reads one FDE and its CIE.  All
-linkers encode the search table in the same way; a table with another encoding is not used.  The entries end
-at a zero terminator, or at the end of the section.  `.debug_frame` has other ids for CIEs and FDEs.
+linkers encode the search table in the same way; a table with another encoding is not used.  CIEs and FDEs end
+at a zero terminator, or at the end of the section.  `.debug_frame` has other ids of CIEs than `.eh_frame`.
 
 Invariant: any bytes parse or raise `FormatError` (tests/properties/test_eh_frame_properties.py), and a
 look-up reads a limited number of entries and bytes (tests/formats/dwarf/test_eh_frame.py).
@@ -27,14 +27,13 @@ from sfsample.formats.dwarf.reader import OMIT, DwarfReader
 
 _HDR = ".eh_frame_hdr"
 _DATAREL_SDATA4 = 0x3B  # encoding: signed 4-byte distances from the start of `.eh_frame_hdr`
-# The longest CIE seen has 40 bytes.  In a hostile file, huge CIEs that overlap would be read again and again.
+# The longest known CIE has 40 bytes.  Without a limit, a hostile file could have huge CIEs that overlap.
 _MAX_CIE_SIZE = 0x1000  # bytes
-_MAX_PROGRAM_SIZE = 1 << 16  # bytes of a function's instructions; the longest of librustc_driver has 11,579
+_MAX_PROGRAM_SIZE = 1 << 16  # bytes of an FDE's instructions; librustc_driver has up to 11,579
 _MAX_INDEXED = 1 << 19  # entries indexed without a search table; librustc_driver has 107,000
 _MAX_CACHED_FUNCTIONS = 512  # functions whose rows are cached
-_MAX_CACHED_CIES = 4096  # CIEs; a `.debug_frame` has one for each source file
-_MAX_CACHED_PROGRAM_SIZE = 512  # bytes of a function's instructions; rows of longer programs are not cached
-_MAX_ADDRESS = (1 << 64) - 1
+_MAX_CACHED_CIES = 4096  # CIEs; a `.debug_frame` has one CIE for each source file
+_MAX_CACHED_PROGRAM_SIZE = 512  # bytes of an FDE's instructions; rows of longer programs are not cached
 
 
 class Fde(NamedTuple):
@@ -43,13 +42,13 @@ class Fde(NamedTuple):
     start: int  # vaddr of the first instruction (initial_location)
     size: int  # bytes of code (address_range)
     cie: Cie
-    offset: int  # section offset of the entry
+    offset: int  # section offset of the FDE
     program_begin: int  # section offset of the first call frame instruction
     program_end: int  # section offset of the end of the call frame instructions
 
 
 class RowRange(NamedTuple):
-    """A row, and the vaddrs [start, end) at which it holds."""
+    """A row, and the vaddrs [start, end) for which the row is valid."""
 
     start: int
     end: int
@@ -61,7 +60,7 @@ Rows = tuple[tuple[int, CfiRow], ...]  # (vaddr of the first byte, row)
 
 
 class _Entry(NamedTuple):
-    """The fields that both a CIE and an FDE have.  All are section offsets."""
+    """The fields that both a CIE and an FDE have.  All fields are section offsets."""
 
     offset: int
     cie: int | None  # offset of an FDE's CIE; None: the entry is a CIE
@@ -90,7 +89,7 @@ class _SearchTable:
 
 
 class EhFrame:
-    """The `.eh_frame` of one module, or, with `debug`, its `.debug_frame`.
+    """The `.eh_frame` of one module; with `debug`, the `.debug_frame` of the module.
 
     `hdr` is `.eh_frame_hdr`, or None.  Without a usable search table, the first look-up indexes the section.
     """
@@ -119,15 +118,15 @@ class EhFrame:
         return current.row._replace(rules=dict(current.row.rules)) if current else None
 
     def row_range_at(self, vaddr: int) -> RowRange | None:
-        """Return the row for `vaddr`, as `row_at` does, with the vaddrs at which the row certainly holds.
+        """Return the row for `vaddr`, as `row_at` does, with vaddrs for which the row is certainly valid.
 
-        The caller must not change the row, because it is cached.
+        The row is cached, so the caller must not change it.
         """
         fde = self.find(vaddr)
         if fde is None:
             return None
         rows = self._cached_rows(fde)
-        if not rows:  # program is executed up to `vaddr` only: later damage does not matter
+        if not rows:  # program is executed up to `vaddr` only: damage after `vaddr` does not matter
             program, machine = self._program(fde), CfiMachine(fde.cie)
             for location in machine.run(program, fde.start):
                 if location > vaddr:
@@ -135,8 +134,8 @@ class EhFrame:
             return RowRange(vaddr, vaddr + 1, machine.row(program))
         at = bisect_right(rows, vaddr, key=itemgetter(0))
         start, fde_end = rows[at - 1][0], fde.start + fde.size
-        end = min(rows[at][0] if at < len(rows) else _MAX_ADDRESS, fde_end)
-        # two FDEs may overlap: the row holds between two addresses for which the look-up finds the same FDE
+        end = min(rows[at][0], fde_end) if at < len(rows) else fde_end
+        # FDEs may overlap: the row is valid from `start` to `end` if both addresses have the same FDE
         locate = self._find_by_walk if self._table is None else self._table.locate
         if end - start > 1 and locate(start) != locate(end - 1):
             start, end = vaddr, vaddr + 1
@@ -157,9 +156,9 @@ class EhFrame:
         return rows
 
     def rows(self, fde: Fde) -> Iterator[tuple[int, CfiRow]]:
-        """Yield every row of a function with the vaddr of its first byte; an advance by 0 gives an empty row.
+        """Yield (vaddr of the first byte, row) of a function; an advance by 0 gives a row of 0 bytes.
 
-        Raises FormatError at damage.
+        Raises FormatError if an instruction is damaged.
         """
         program, machine, location = self._program(fde), CfiMachine(fde.cie), fde.start
         for next_location in machine.run(program, fde.start):
@@ -170,7 +169,7 @@ class EhFrame:
     def fdes(self, limit: int = sys.maxsize) -> Iterator[Fde]:
         """Yield every FDE in section order.  A damaged FDE is skipped; a damaged length ends the walk.
 
-        Raises FormatError if there are more than `limit` entries.
+        Raises FormatError if the section has more than `limit` entries.
         """
         offset = 0
         for _ in range(limit):
@@ -203,7 +202,7 @@ class EhFrame:
             self._index = []
             try:
                 self._index.extend(fde for fde in self.fdes(_MAX_INDEXED) if fde.size)
-            finally:  # if there are too many entries, only this first look-up fails
+            finally:  # if the section has too many entries, only the first look-up fails
                 self._index.sort(key=itemgetter(0))
         position = bisect_right(self._index, vaddr, key=itemgetter(0)) - 1
         return None if position < 0 else self._index[position]
@@ -297,7 +296,7 @@ def _cie_fields(fields: DwarfReader, offset: int) -> tuple[Cie, int]:
 def _augmentation(fields: DwarfReader, letters: bytes, pos: int) -> tuple[int, bool, int]:
     """Return the pointer encoding, True for a signal frame, and the position of the instructions.
 
-    If the first letter is 'z', the data begins with its length, and data of unknown letters can be skipped.
+    After a first letter 'z', the data has a length, so data of unknown letters can be skipped.
     """
     encoding, signal = 0, False
     if not letters.startswith(b"z"):
@@ -311,7 +310,7 @@ def _augmentation(fields: DwarfReader, letters: bytes, pos: int) -> tuple[int, b
         match letter:
             case "R":
                 encoding, pos = data.u8(pos), pos + 1
-            case "P":  # personality routine, for exceptions; it may have any encoding
+            case "P":  # personality routine, for exceptions; its address may have any encoding
                 personality = data.u8(pos)
                 _, pos = (0, pos + 1) if personality == OMIT else data.plain(pos + 1, personality)
             case "L":
@@ -326,7 +325,7 @@ def _augmentation(fields: DwarfReader, letters: bytes, pos: int) -> tuple[int, b
 
 
 def _hdr_fields(data: Buffer, vaddr: int, byteorder: ByteOrder) -> tuple[DwarfReader, int, int]:
-    """Return a reader of the header, eh_frame_ptr as a vaddr, and the position after it."""
+    """Return a reader of the header, eh_frame_ptr as a vaddr, and the position after eh_frame_ptr."""
     hdr = DwarfReader(_HDR, memoryview(data).cast("B"), vaddr, byteorder)
     if hdr.u8(0) != 1:
         raise hdr.damaged(0, f"version {hdr.u8(0)} is not known")
@@ -335,7 +334,7 @@ def _hdr_fields(data: Buffer, vaddr: int, byteorder: ByteOrder) -> tuple[DwarfRe
 
 
 def eh_frame_address(hdr: Buffer, hdr_vaddr: int, byteorder: ByteOrder) -> int:
-    """Return the vaddr of `.eh_frame` that the header states.  Raises FormatError if it is damaged."""
+    """Return the vaddr of `.eh_frame` in the header.  Raises FormatError if the header is damaged."""
     return _hdr_fields(hdr, hdr_vaddr, byteorder)[1]
 
 

@@ -2,7 +2,7 @@
 
 A value is unknown if a register is unknown, memory cannot be read, the expression's stack is too short, or an
 operation is not allowed in CFI (DWARF 5 section 6.4.2).  Every value is a 64-bit word.  Only abs, div, shra
-and the comparisons use its sign (section 2.5.1.4, "generic type").
+and the comparisons treat words as signed (section 2.5.1.4, "generic type").
 
 Invariant: `evaluate` never raises and always ends (tests/properties/test_eh_frame_properties.py).
 Source: DWARF 5 section 2.5.1.
@@ -17,7 +17,7 @@ from sfsample.core.memory import Memory
 from sfsample.errors import FormatError
 from sfsample.formats.dwarf.reader import DwarfReader
 
-_MAX_OPERATIONS = 1000  # operations of one evaluation; a PLT's expression takes 11
+_MAX_OPERATIONS = 1000  # operations of one evaluation; the expression for a PLT has 11
 _MAX_STACK_DEPTH = 64  # values
 _T = TypeVar("_T")
 _WORD = (1 << 64) - 1
@@ -68,11 +68,11 @@ _UNARY: dict[int, Callable[[int], int]] = {
 
 
 class _NoValueError(Exception):
-    """Raised if the value is unknown.  `evaluate` catches it."""
+    """Raised if the value is unknown.  `evaluate` catches this error."""
 
 
 class _Evaluation(NamedTuple):
-    """One evaluation, with its stack, and the registers and memory that it reads."""
+    """One evaluation, with its stack, and the registers and memory that the expression reads."""
 
     code: DwarfReader
     registers: Mapping[int, int]
@@ -136,7 +136,7 @@ class _Evaluation(NamedTuple):
                 pos += 1
             case 0x16:  # DW_OP_swap
                 stack[-2], stack[-1] = stack[-1], stack[-2]
-            case 0x17:  # DW_OP_rot moves the top below the next two values
+            case 0x17:  # DW_OP_rot moves the top value below the next two values
                 stack[-3], stack[-2], stack[-1] = stack[-1], stack[-3], stack[-2]
             case 0x23:  # DW_OP_plus_uconst
                 value, pos = code.uleb128(pos)
@@ -171,10 +171,10 @@ class _Evaluation(NamedTuple):
 def evaluate(
     expression: bytes, registers: Mapping[int, int], memory: Memory, byteorder: ByteOrder, initial: int | None
 ) -> int | None:
-    """Return the value of `expression`; None: it is unknown.
+    """Return the value of `expression`; None: the value is unknown.
 
     `initial` is the value on the stack at the start.  For the rule of a register, this is the CFA.  For the
-    rule of the CFA, it is None, and the stack is empty.
+    rule of the CFA, `initial` is None, and the stack is empty.
     """
     code = DwarfReader("DWARF expression", expression, 0, byteorder)
     stack = [] if initial is None else [initial & _WORD]

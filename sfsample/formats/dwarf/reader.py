@@ -1,7 +1,7 @@
 """Reads fields of DWARF tables: fixed-size integers, LEB128, strings, encoded pointers.
 
-A method takes a position and returns the value; if the size varies, it also returns the position after the
-value.  A reader stores no position.  A read beyond the span raises `FormatError` (offset in the section).
+A method takes a position and returns the value.  If the size of values varies, the method also returns the
+position after the value.  A reader stores no position.  A read beyond the span raises `FormatError`.
 
 Source: DWARF 5 section 7.6 (LEB128); LSB 5.0 core "DWARF Extensions" (DW_EH_PE pointer encodings).
 """
@@ -37,7 +37,7 @@ class DwarfReader(NamedTuple):
     origin: int = 0  # offset of the span in the section
 
     def damaged(self, pos: int, what: str) -> FormatError:
-        """Return an error at `pos`; if the span ends before `pos`, at the end of the span."""
+        """Return an error at `pos` or, if the span ends before `pos`, at the end of the span."""
         return FormatError(self.section, self.origin + min(pos, len(self.data)), what)
 
     def span(self, begin: int, end: int) -> "DwarfReader":
@@ -98,7 +98,7 @@ class DwarfReader(NamedTuple):
         raise self.damaged(pos, "LEB128 is longer than 64 bits")
 
     def pointer(self, pos: int, encoding: int, data_base: int | None = None) -> tuple[int, int]:
-        """Read a pointer in a DW_EH_PE encoding, and add its base.
+        """Read a pointer in a DW_EH_PE encoding, and add the base that the encoding states.
 
         Raises FormatError for an indirect pointer, which needs the target's memory, and for an unknown base.
         """

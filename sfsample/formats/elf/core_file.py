@@ -1,10 +1,9 @@
 """Reads ELF core files: the mappings, the bytes that were dumped, and the notes about the process.
 
-The size of the file limits the counts and sizes in the file.  A damaged note is skipped, and `problems` says
-so.
+Counts and sizes are limited by the size of the file.  A damaged note is skipped, and noted in `problems`.
 
 Source: gABI chapter 5 (notes); Linux include/linux/elfcore.h (`elf_prstatus`, `elf_prpsinfo`: one layout on
-all 64-bit machines) and fs/binfmt_elf.c (NT_FILE); gdb writes the same.
+all 64-bit machines) and fs/binfmt_elf.c (NT_FILE); gdb writes the same notes.
 """
 
 from collections.abc import Iterator
@@ -20,8 +19,8 @@ NT_PRSTATUS = 1  # note type; others, in `_read_note`: NT_PRPSINFO 3, NT_AUXV 6,
 AT_ENTRY, AT_SYSINFO_EHDR = 9, 33
 _SIGNAL, _PID, _REGISTERS = 12, 32, 112  # offsets in elf_prstatus: pr_cursig, pr_pid, pr_reg
 _PSINFO_PID, _FNAME, _PSARGS = 24, (40, 56), (56, 136)  # offsets in elf_prpsinfo: pr_pid, pr_fname, pr_psargs
-LEAST_SIZE = 50_000_000  # bytes; a smaller core file may take as much memory as one of this size
-_BYTES_PER_NOTE = 200  # bytes of the file for each note that is read; real files have more
+LEAST_SIZE = 50_000_000  # bytes; the limits of a smaller core file are the limits of a file with this size
+_BYTES_PER_NOTE = 200  # bytes of the file per note: a file with fewer is refused; real files have more
 _MAX_FILES = 500_000  # entries of NT_FILE
 _MAX_AUXV_BYTES = 4096  # bytes; the kernel writes less than 1024
 
@@ -44,11 +43,11 @@ class MappedFile(NamedTuple):
 
 
 class CoreFile:
-    """The contents of a core file.  Raises FormatError if it is not a core file, or describes no thread."""
+    """The contents of a core file.  Raises FormatError if `image` is no core file, or describes no thread."""
 
     def __init__(self, image: ElfImage) -> None:
         self.image = image
-        # the mappings of the process; the file has `filesz` bytes of each
+        # mappings of the process; of each mapping, the file has the first `filesz` bytes
         self.segments = [s for s in image.segments if s.type == PT_LOAD and s.memsz]
         self.byteorder: ByteOrder = image.byteorder
         self.problems: list[str] = []
@@ -97,7 +96,7 @@ class CoreFile:
         self.problems.append(f"{place}: {damage.section}: {damage.what}")
 
     def _read_note(self, note: Note) -> None:
-        """Read one note.  A register set belongs to the thread of the NT_PRSTATUS before it."""
+        """Read one note.  A register set belongs to the thread of the last NT_PRSTATUS."""
         desc = note.desc
         match note.owner, note.type:
             case b"CORE", 1:

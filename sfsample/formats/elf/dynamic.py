@@ -25,15 +25,15 @@ _SYM_SIZE, _RELA_SIZE = 24, 24
 _STT_FUNC = 2
 _MAX_TAGS = 1024  # entries of one dynamic section
 _MAX_NAME_SIZE = 1 << 12  # bytes
-# Records read of a table.  libclang-cpp has 31,000 symbols.  A large program has a million relocations,
-# nearly all without a symbol.
+# Records that are read from one table.  libclang-cpp has 31,000 symbols.  A large program has a million
+# relocations, nearly all without a symbol.
 _MAX_SYMBOLS, _MAX_RELOCATIONS = 1 << 20, 1 << 22
-_MAX_USED_RELOCATIONS = 1 << 20  # records returned of a table
+_MAX_USED_RELOCATIONS = 1 << 20  # relocations that are returned from one table
 _HASH_NCHAIN = {22: "8xQ"}  # e_machine -> format of nchain in DT_HASH; other machines: "4xI"
 
 
 def as_linked(section: bytes, bias: int, byteorder: ByteOrder) -> bytes:
-    """Return a dynamic section from memory as the file has it: without the `bias` that glibc adds."""
+    """Return the dynamic section as the file has it; `section` is in memory, where glibc adds `bias`."""
     pair = Struct("<qQ" if byteorder == "little" else ">qQ")
     entries = pair.iter_unpack(section[: len(section) & -16])
     return b"".join(pair.pack(tag, value - bias if tag in _POINTERS and value >= bias else value)
@@ -41,7 +41,7 @@ def as_linked(section: bytes, bias: int, byteorder: ByteOrder) -> bytes:
 
 
 def find_symbol(records: memoryview, strings: memoryview, name: str, byteorder: ByteOrder) -> int | None:
-    """Return the vaddr of the symbol with this name in a symbol table; None if no record defines it."""
+    """Return the vaddr of the symbol with this name in a symbol table; None: no record defines the symbol."""
     wanted, text, at, numbers = name.encode() + b"\0", bytes(strings), -1, set()
     while (at := text.find(wanted, at + 1)) >= 0:  # offset of the name, or of the end of a longer name
         numbers.add(at)
@@ -60,7 +60,7 @@ class Relocation(NamedTuple):
 
 
 class Dynamic:
-    """The dynamic section of an image; empty if there is none."""
+    """The dynamic section of an image; empty if the image has none."""
 
     def __init__(self, image: ElfImage) -> None:
         self._image = image
@@ -73,9 +73,9 @@ class Dynamic:
 
     @cached_property
     def symbols(self) -> tuple[memoryview, memoryview] | None:
-        """The symbol records and the string table; None if one of them is missing.
+        """The symbol records and the string table; None if either table is missing.
 
-        The section header is preferred: a hash table does not count the symbols that are only imported.
+        Section headers are tried first: a hash table does not count the symbols that are only imported.
         """
         records, strings = self._image.symbols(SHT_DYNSYM) or (None, None)
         if records is None:
@@ -97,7 +97,7 @@ class Dynamic:
         return any(value == vaddr and section for section, value in fields)
 
     def find(self, name: str) -> int | None:
-        """Return the vaddr of a symbol; None if this file does not define it."""
+        """Return the vaddr of a symbol; None: this file does not define the symbol."""
         _, strings = self.symbols or (None, memoryview(b""))
         return find_symbol(self._records(), strings, name, self._image.byteorder)
 
@@ -112,7 +112,7 @@ class Dynamic:
         return records[: len(records) // _SYM_SIZE * _SYM_SIZE]
 
     def symbol_name(self, number: int) -> str:
-        """Return the name of a symbol by the index of its record; "" if it cannot be read."""
+        """Return the name of a symbol by the index of the record; "" if the name cannot be read."""
         records, strings = self.symbols or (memoryview(b""), memoryview(b""))
         if _SYM_SIZE * (number + 1) > len(records):
             return ""
@@ -125,7 +125,7 @@ class Dynamic:
         return list(self._relocations(_DT_JMPREL, _DT_PLTRELSZ))
 
     def relocations(self) -> Iterator[Relocation]:
-        """Yield the other relocations that have a symbol, among them those of `.plt.got`."""
+        """Yield the relocations of DT_RELA that have a symbol; slots of `.plt.got` are among them."""
         return self._relocations(_DT_RELA, _DT_RELASZ, without_symbol=False)
 
     def imports(self) -> dict[int, str]:
@@ -157,7 +157,7 @@ class Dynamic:
 
 
 def _gnu_symbol_count(table: memoryview, order: str) -> int:
-    """Return the number of symbols of a DT_GNU_HASH table: the index at the end of its last chain, plus 1."""
+    """Return the number of symbols of a DT_GNU_HASH table: the index at the end of the last chain, plus 1."""
     if len(table) < 16:
         return 0
     buckets, first, blooms, _ = unpack_from(order + "IIII", table)

@@ -1,12 +1,11 @@
 """Reads ELF files: segments, sections, notes.
 
-Only this file imports pyelftools, which parses the headers.  For CFI and symbols pyelftools is too slow, and
-it is wrong for some CFI opcodes.  An exception of pyelftools on damaged bytes becomes a `FormatError`.
-Sections are read on first use, because a stripped file or a copy of memory may have none.
+Only this file imports pyelftools, and only to parse headers: pyelftools is too slow for CFI and symbols, and
+decodes some CFI opcodes wrongly.  An exception of pyelftools on damaged bytes becomes a `FormatError`.
+Section headers are read on first use, because a stripped file or a copy of memory may have none.
 
 Invariant: no table of a hostile file takes long to read.  Each table is read up to a limit, and `problems`
 names the limits that were reached (tests/formats/elf/test_limits.py).
-
 Source: System V gABI chapters 4 and 5; Linux fs/binfmt_elf.c, load_elf_phdrs (64 KiB of program headers).
 """
 
@@ -33,7 +32,7 @@ _MAX_IDENTITY_NOTE_SIZE = 1 << 16  # bytes
 _MAX_NAME_SIZE = 256  # bytes of a section name; limits the search in a string table without NULs
 _MAX_SEGMENTS = 1170  # program headers; the kernel executes no file with more, but a core file may have more
 _MAX_NOTES = 10_000  # notes that are searched for the build-id; files have about five
-_MAX_CORE_NOTES = 1 << 20  # notes that are read of one segment; a thread has about six
+_MAX_CORE_NOTES = 1 << 20  # notes that are read from one segment; a core file has about six per thread
 _MAX_OWNER_SIZE, _MAX_BUILD_ID_SIZE = 64, 64  # bytes
 ET_REL = 1
 PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_GNU_EH_FRAME, PT_GNU_SFRAME = 1, 2, 4, 0x6474E550, 0x6474E554
@@ -44,7 +43,7 @@ _NT_GNU_BUILD_ID = 3
 
 
 class Segment(NamedTuple):
-    """A program header.  `type` is 0 if the type exists on one machine only."""
+    """A program header.  `type` is 0 for a type that only one machine has."""
 
     type: int
     flags: int
@@ -55,7 +54,7 @@ class Segment(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A section header with its name.  `type` is 0 if the type exists on one machine only."""
+    """A section header with the section's name.  `type` is 0 for a type that only one machine has."""
 
     name: str
     type: int
@@ -68,7 +67,7 @@ class Section(NamedTuple):
 
 @lru_cache(maxsize=16)
 def _structs(byteorder: ByteOrder, *kind: int | str) -> ELFStructs:
-    """Return pyelftools' structures for one kind of file, cached, as they take 80 KB and 1 ms."""
+    """Return pyelftools' structures for files of one machine; cached, as they take 80 KB and 1 ms."""
     structs = ELFStructs(little_endian=byteorder == "little", elfclass=64)
     structs.create_basic_structs()
     if kind:
@@ -88,22 +87,22 @@ class ElfImage:
         self._max_segments = 1 << 16 if is_core else _MAX_SEGMENTS
         self.data = memoryview(data)
         self.section_damage: str | None = None
-        self.problems: list[str] = []  # texts about parts that could not be read so far
+        self.problems: list[str] = []  # limits and damage that were found so far
         self._check_ident()
         self._stream = data if isinstance(data, mmap) else BytesIO(data)
         try:
-            # no ELFFile: its import of the DWARF half of pyelftools takes 1/10 of a dump's time
+            # no ELFFile: it imports the DWARF half of pyelftools, which takes 1/10 of a dump's time
             self._header = header = struct_parse(_structs(self.byteorder).Elf_Ehdr, self._stream, 0)
             kind = header["e_type"], header["e_machine"], header["e_ident"]["EI_OSABI"]
             self._structs = _structs(self.byteorder, *kind)
             # vaddr of the first instruction of a program or of the dynamic loader; 0: not stated
             self.entry = int(header["e_entry"])
             self.segments = tuple(self._segments())
-        except Exception as damage:  # noqa: BLE001 - pyelftools raises many kinds on damaged input
+        except Exception as damage:  # noqa: BLE001 - pyelftools raises any exception on damaged input
             raise FormatError(name, 0, f"unreadable ELF headers: {damage!r}") from None
 
     def release_pages(self) -> None:
-        """Free the memory that a mapped file takes; the kernel reads its pages again when they are needed."""
+        """Free the memory of a mapped file; the kernel reads the pages again when the pages are needed."""
         if isinstance(self.data.obj, mmap):
             self.data.obj.madvise(MADV_DONTNEED)
 
@@ -147,10 +146,9 @@ class ElfImage:
     def load_bias(self, start: int, offset: int, *, executable: bool, base: int | None = None) -> int | None:
         """Return address - vaddr for a mapping of file `offset` at `start`; None: no PT_LOAD has that offset.
 
-        One segment may end and another begin in one page of the file.  The permissions of the mapping tell
-        which segment it is.  If both segments have the same permissions, it is the segment that begins in the
-        first page of the mapping.  If several segments begin there, it is the segment with the load bias of
-        the file's first byte, which is at address `base`.
+        Segments may share a page of the file.  The permissions of the mapping select a segment.  Of segments
+        with equal permissions, the segment that begins in the first page of the mapping counts.  If several
+        segments begin there, the segment with the load bias of the file's first byte (at `base`) counts.
         """
         sharing = [
             segment for segment in self.segments
@@ -187,7 +185,7 @@ class ElfImage:
         return (head.vaddr, min(_MAX_FINGERPRINT_SIZE, head.filesz)) if head else (0, 0)
 
     def loaded(self, vaddr: int, size: int | None = None) -> memoryview | None:
-        """Return `size` bytes of the file that are loaded at `vaddr`; None: the file has fewer there.
+        """Return `size` bytes of the file that are loaded at `vaddr`; None: the file has fewer bytes.
 
         With `size` None, return all bytes from `vaddr` to the end of the segment.
         """
@@ -200,7 +198,7 @@ class ElfImage:
         return None
 
     def is_constant(self, vaddr: int) -> bool:
-        """Return True if a read-only segment is loaded at `vaddr`: no relocation changes it."""
+        """Return True if a read-only segment is loaded at `vaddr`, so no relocation changes the bytes."""
         return any(s.type == PT_LOAD and not s.flags & PF_W and s.vaddr <= vaddr < s.vaddr + s.filesz
                    for s in self.segments)  # fmt: skip
 
@@ -208,7 +206,7 @@ class ElfImage:
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
-        """Section headers; empty if there are none, or if they are damaged (`section_damage`)."""
+        """Section headers; empty if the file has none, or if they are damaged (`section_damage`)."""
         try:
             return tuple(self._sections())
         except Exception as damage:  # noqa: BLE001 - as in __init__; segments suffice to unwind
@@ -217,7 +215,7 @@ class ElfImage:
             return ()
 
     def note_problem(self, problem: str) -> None:
-        """Add a text to the problems, once."""
+        """Add a problem, unless it is in `problems`."""
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -245,11 +243,11 @@ class ElfImage:
         return tuple((s.vaddr, s.vaddr + s.size) for s in self.sections if s.flags & SHF_EXECINSTR)
 
     def section(self, name: str) -> Section | None:
-        """Return the section of that name; None: there is none, or it has no bytes in the file."""
+        """Return the section called `name`; None: no such section has bytes in the file."""
         return next((s for s in self.sections if s.name == name and s.type != SHT_NOBITS and s.size), None)
 
     def contents(self, section: Section) -> memoryview:
-        """Return the bytes of a section, or as many of them as the file holds."""
+        """Return the bytes of a section; fewer than `size` if the file is truncated."""
         return self.data[section.offset : section.offset + section.size]
 
     # -- tables for unwinding and symbols
@@ -265,7 +263,7 @@ class ElfImage:
         return (self.contents(section), section.vaddr) if section else in_segment
 
     def eh_frame_hdr(self) -> tuple[memoryview, int] | None:
-        """Return the bytes of `.eh_frame_hdr` and its vaddr, or None."""
+        """Return the bytes and the vaddr of `.eh_frame_hdr`, or None."""
         return self._segment_bytes(PT_GNU_EH_FRAME)
 
     def _segment_bytes(self, kind: int) -> tuple[memoryview, int] | None:
@@ -275,9 +273,9 @@ class ElfImage:
         return self.data[segment.offset : segment.offset + segment.filesz], segment.vaddr
 
     def symbols(self, *kinds: int) -> tuple[memoryview, memoryview] | None:
-        """Return (records, string table) of the first symbol table of these section types, or None.
+        """Return (records, string table) of the first symbol table of the section types `kinds`, or None.
 
-        By default `.symtab` comes first, then `.dynsym`.
+        The default order of `kinds` is `.symtab`, `.dynsym`.
         """
         sections = self.sections
         for kind in kinds or (SHT_SYMTAB, SHT_DYNSYM):
@@ -297,7 +295,7 @@ class ElfImage:
         return build_id
 
     def headers(self) -> "ElfImage":
-        """Return an image with only the build-id, and with the segments if they are in the first page."""
+        """Return an image with the build-id only, and with program headers if all are in the first page."""
         header = self._header
         end = max(_EHDR_SIZE, header["e_phoff"] + header["e_phnum"] * header["e_phentsize"])
         head = bytearray(self.data[: end if end <= PAGE else _EHDR_SIZE])
@@ -322,8 +320,7 @@ class Note(NamedTuple):
 def notes(data: memoryview, byteorder: ByteOrder) -> Iterator[Note]:
     """Yield the complete notes of one PT_NOTE segment (gABI, "Note Section").
 
-    Real owners are short, so only the first bytes of an owner are read.  Raises FormatError if there are more
-    than `_MAX_CORE_NOTES`.
+    Names of owners are short, so only the first bytes are read.  Raises FormatError for too many notes.
     """
     offset = 0
     for _ in range(_MAX_CORE_NOTES):

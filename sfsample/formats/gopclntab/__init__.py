@@ -1,1 +1,1 @@
-"""Reads `.gopclntab`, the table of functions that each Go program carries; `strip` does not remove it."""
+"""Reads `.gopclntab`, the table of functions of each Go program; `strip` does not remove this table."""

@@ -1,7 +1,7 @@
-"""Finds where a Go function keeps its deferred calls, and how a deferred function unlocks a lock.
+"""Finds the deferred calls in the stack frame of a Go function, and the locks that deferred calls unlock.
 
-For each "open-coded" defer, a function keeps a bit and a closure in its stack frame.  FUNCDATA says where.
-Other defers are in a list of the goroutine.
+For each "open-coded" defer, the frame has a closure and a bit, which is 1 while the call is pending.
+FUNCDATA has the offsets of these bits and closures.  The goroutine has a list of all other deferred calls.
 
 Source: Go, src/runtime/panic.go (nextFrame; up to 1.21: addOneOpenDeferFrame),
 src/cmd/compile/internal/ssagen/ssa.go (emitOpenDeferInfo).
@@ -14,20 +14,19 @@ from sfsample.formats.gopclntab.places import inlined_names
 from sfsample.formats.gopclntab.table import GoFunction, GoTable
 
 _FUNCDATA_OPEN_DEFERS = 4  # internal/abi.FUNCDATA_OpenCodedDeferInfo
-_CONTIGUOUS_SINCE = 22  # minor version of Go from which on the closures are contiguous
-_MAX_DEFERS = 8  # open-coded defers of a function: one byte has their bits
+_CONTIGUOUS_SINCE = 22  # first minor version of Go with contiguous closures
+_MAX_DEFERS = 8  # open-coded defers of a function: a byte has a bit for each defer
 _INFO_BYTES = 50  # ten varints of five bytes
-_MAX_CODE_BYTES = 1 << 12  # bytes of the code of a deferred function that are searched for calls
+_MAX_CODE_BYTES = 1 << 12  # bytes of a deferred function that are searched for calls
 _CALL, _CALL_BYTES = 0xE8, 5  # x86-64: call with a relative address
-# end of a name that a deferred function calls, or has inlined -> what it does; the first match counts
+# end of the name of a called or inlined function -> operation on the lock; the first match counts
 UNLOCKS = {"(*RWMutex).RUnlock": "RUnlock", "(*RWMutex).Unlock": "write Unlock", "(*Mutex).Unlock": "Unlock"}
 
 
 def open_defers(table: GoTable, vaddr: int) -> tuple[int, tuple[int, ...]] | None:
-    """Return the offset of the bits, and the offsets of the closures, of the function at `vaddr`.
+    """Return the offset of the byte with the defer bits, and the offsets of the closures, in a stack frame.
 
-    Offsets are bytes below varp, the CFA minus 16 on x86-64.  Bit `i` belongs to closure `i`.  None: the
-    function has no open-coded defers.
+    Offsets are bytes below varp (on x86-64, CFA - 16).  Bit `i` belongs to closure `i`.  None: no defers.
     """
     try:
         function = table.function_at(vaddr)
@@ -56,7 +55,7 @@ def _varints(data: bytes) -> Iterator[int]:
 
 
 def unlocked_by(table: GoTable, entry: int) -> str:
-    """Return the call by which a deferred function unlocks a lock ("RUnlock"); "": it unlocks no lock."""
+    """Return how the function at `entry` unlocks a lock, such as "RUnlock"; "": no lock is unlocked."""
     try:
         function = table.function_at(entry)
         if function is None or function.entry != entry:
@@ -70,7 +69,7 @@ def unlocked_by(table: GoTable, entry: int) -> str:
 
 
 def _called_names(table: GoTable, function: GoFunction) -> Iterator[str]:
-    """Yield the names of functions that are called directly; x86-64 only."""
+    """Yield the names of the functions that `function` calls directly; x86-64 only."""
     code = bytes(
         table.image.loaded(function.entry, min(function.end - function.entry, _MAX_CODE_BYTES)) or b""
     )

@@ -1,14 +1,13 @@
 """Finds `.gopclntab`, `runtime.moduledata` and `runtime.waitReasonStrings` in an ELF file.
 
-The table has its own section, unless a linker has merged it into `.data.rel.ro` (PIE with cgo up to Go 1.25),
-or section headers are missing.  Then sfsample searches for the magic number of the table's header.
-moduledata begins with the vaddr of the table, so sfsample searches writable data for this word.
+The table is a section.  If a linker has merged the table into `.data.rel.ro` (PIE with cgo up to Go 1.25), or
+section headers are missing, sfsample searches for the magic number of the table's header.
+moduledata begins with the vaddr of the table, so sfsample searches writable data for this vaddr.
 
-A goroutine has a number for the reason of its wait.  The numbers differ between versions of Go, so sfsample
-reads the texts from the array `waitReasonStrings`, whose second text is the same in all versions.
+A waiting goroutine has the number of a reason.  The numbers differ between versions of Go, so sfsample
+reads the reasons from the array `waitReasonStrings`, whose second string is the same in all versions.
 
-Source: Go, src/runtime/symtab.go (pcHeader, moduledata), src/runtime/runtime2.go (waitReasonStrings),
-src/cmd/link/internal/ld/pcln.go.
+Source: Go, src/runtime: symtab.go (pcHeader, moduledata), runtime2.go (waitReasonStrings); ld/pcln.go.
 """
 
 import re
@@ -35,7 +34,7 @@ _MAX_REASONS, _MAX_REASON_SIZE = 128, 64
 
 
 def find_table(image: ElfImage) -> GoTable | None:
-    """Return the table of a file, or None if the file has no Go code.  Raises FormatError."""
+    """Return the table of a file; None: no Go code.  Raises FormatError if the table is damaged."""
     damage: FormatError | None = None
     for vaddr, data in _candidates(image):
         try:
@@ -58,7 +57,7 @@ def _candidates(image: ElfImage) -> Iterator[tuple[int, memoryview]]:
             return
     if image.sections and not any(image.section(name) for name in _MARKS):
         return
-    # code last: code is large, and mostly has no table
+    # code comes last: code is large, and rarely contains the table
     for vaddr, data in (*_segments(image, 0, PF_X), *_segments(image, PF_X, PF_X)):
         for found in _HEADER_START.finditer(data):
             if found.start() % 8 == 0:
@@ -95,11 +94,11 @@ def _module_data(image: ElfImage, header: GoHeader, size: int) -> GoModuleData:
 
 
 def _funcdata(words: tuple[int, ...], header: GoHeader, size: int) -> int:
-    """Return the word `gofunc`.  From Go 1.26 on, it points into the table; its index differs by version."""
+    """Return the word `gofunc`.  Its index varies from Go 1.26 on, when `gofunc` is a vaddr in the table."""
     if header.text:
         return words[header.layout.funcdata_word]
     start = header.vaddr + header.table
-    # smallest such word: the words for the end of the table and for later parts are larger
+    # smallest vaddr in the function table or after it: moduledata also has the ends of tables
     return min((word for word in words[36:] if start <= word < header.vaddr + size), default=0)
 
 
@@ -113,7 +112,7 @@ def _possible_module_data(image: ElfImage, table: int) -> Iterator[memoryview]:
 
 
 def _version(image: ElfImage) -> str:
-    """Return the version of the compiler, such as "go1.24.4"; "" if the file does not state it."""
+    """Return the version of the compiler, such as "go1.24.4"; "": the file states no version."""
     for _, data in _segments(image, PF_W, PF_W):
         found = _BUILD_INFO.search(data)
         version = found and _VERSION.search(data, found.start(), found.start() + _MAX_VERSION_DISTANCE)
@@ -123,7 +122,7 @@ def _version(image: ElfImage) -> str:
 
 
 def find_wait_reasons(image: ElfImage) -> tuple[str, ...]:
-    """Return the texts of the wait reasons; index: number of the reason.  Empty if the array is not found."""
+    """Return the wait reasons by number; empty: the array was not found."""
     size = len(_SECOND_REASON).to_bytes(8, "little")
     for vaddr, data in _segments(image, 0, PF_X):
         for text in re.finditer(_SECOND_REASON, data):

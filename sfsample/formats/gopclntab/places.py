@@ -13,12 +13,12 @@ from sfsample.formats.gopclntab.table import SECTION, GoFunction, GoTable
 
 _PCDATA_INLINE_INDEX = 2  # internal/abi.PCDATA_InlTreeIndex
 _FUNCDATA_INLINE_TREE = 3  # internal/abi.FUNCDATA_InlTree
-_MAX_INLINED = 200  # inlined calls, one inside the other
+_MAX_INLINED = 200  # inlined calls that are read for one pc, or for one function
 WRAPPER = re.compile(r"\.gowrap\d+$")  # end of the name of a function that the compiler makes for `go f(x)`
 
 
 class GoPlace(NamedTuple):
-    """A function at a place in code."""
+    """A function that is active at a pc: an inlined call, or the outer function."""
 
     function: str
     start: int  # vaddr of the outer function, which contains all inlined calls
@@ -29,17 +29,16 @@ class GoPlace(NamedTuple):
 class _Inlined(NamedTuple):
     name: int  # offset of the function's name
     parent_pc: int  # bytes from the function's entry to an instruction on the line of the call
-    parent: int = -1  # Go 1.18 and 1.19: index of the record of the caller; -1: not inlined
+    parent: int = -1  # Go 1.18 and 1.19: index of the caller's record; -1: the outer function
     file: int = 0  # Go 1.18 and 1.19: index of the caller's file
-    line: int = 0  # Go 1.18 and 1.19: line in the caller
+    line: int = 0  # Go 1.18 and 1.19: line of the call in that file
 
 
 def places_at(table: GoTable, pc: int, lookup: int) -> list[GoPlace]:
-    """Return the functions at a vaddr, innermost inlined call first; none if it is no Go code.
+    """Return the functions at vaddr `pc`, innermost inlined call first; empty if `pc` is not in Go code.
 
-    `lookup` is `pc`, or one less if `pc` is a return address.  `pc` selects the function, because some return
-    addresses are the entry of a function that was never called (`runtime.systemstack_switch`).
-    Raises FormatError.
+    `lookup` is `pc`, or one less if `pc` is a return address.  `pc` selects the function, because a return
+    address may be the entry of an uncalled function (`runtime.systemstack_switch`).  Raises FormatError.
     """
     function = table.function_at(pc)
     if function is None:

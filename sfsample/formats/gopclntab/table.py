@@ -4,9 +4,7 @@ The table has an entry for each function.  A pcvalue table says how a property o
 the pc: the depth of the frame, the file, the line, or the index of the inlined call.  A look-up reads the
 entry of one function.  Nothing is read in advance, because a large program has 100,000 functions.
 
-Invariant: no look-up in a damaged table takes long, and each error is a FormatError
-(tests/formats/test_gopclntab.py).
-
+Invariant: look-ups in damaged tables are short, and raise only FormatError (tests/formats/test_gopclntab.py).
 Source: Go, src/runtime/symtab.go (pcHeader, _func, pcvalue), src/cmd/link/internal/ld/pcln.go; 1.18 to 1.27.
 """
 
@@ -23,7 +21,7 @@ from sfsample.formats.elf.image import ElfImage
 SECTION = ".gopclntab"
 _ENTRY_SIZE = 8  # bytes of an entry of the function table: offset from the text, offset of the `_func`
 _MAX_ROWS = 100_000  # rows of one pcvalue table
-_MAX_DATA = 16  # PCDATA and FUNCDATA tables of a function; Go 1.27 has 5 and 11
+_MAX_DATA = 16  # PCDATA or FUNCDATA tables of a function; Go 1.27 has 5 kinds and 11 kinds
 _MAX_VARINT_SIZE = 5  # bytes
 _MAX_NAME_SIZE = 1 << 16  # bytes
 _MAX_DEPTH = 1 << 31  # bytes of a frame; runtime.call1073741824 has the largest
@@ -35,7 +33,7 @@ class GoLayout(NamedTuple):
 
     function_size: int  # bytes of `_func` before the offsets of its PCDATA
     inline_size: int  # bytes of a record of the tree of inlined calls
-    has_parents: bool  # True: a record has the index of its caller's record, and the place of the call
+    has_parents: bool  # True: a record has the index of its caller's record, and file and line of the call
     funcdata_word: int  # index of `gofunc` in moduledata, up to Go 1.25
 
 
@@ -46,13 +44,13 @@ LAYOUTS = {  # key: magic of the header
 
 
 class GoHeader(NamedTuple):
-    """The header of the table.  Offsets count from the header."""
+    """The header of the table.  From `names` on, fields are offsets from the header."""
 
     vaddr: int
     layout: GoLayout
     quantum: int  # bytes: smallest size of an instruction
     functions: int  # number of functions
-    text: int  # vaddr where the offsets of code begin; 0: only moduledata states it (from Go 1.26 on)
+    text: int  # vaddr from which offsets of code count; 0: see moduledata (from Go 1.26 on)
     names: int  # names of functions
     units: int  # offsets of the paths, for each file of each unit
     files: int  # paths
@@ -61,13 +59,13 @@ class GoHeader(NamedTuple):
 
 
 class GoModuleData(NamedTuple):
-    """Facts of the program's `runtime.moduledata`.  All are vaddrs."""
+    """Facts of the program's `runtime.moduledata`.  All fields are vaddrs."""
 
     text: int
     first_pc: int
     end_pc: int
-    funcdata: int  # FUNCDATA tables count from here
-    bss: tuple[tuple[int, int], ...]  # ranges [start, end) of variables that begin as zero
+    funcdata: int  # offsets of FUNCDATA tables count from here
+    bss: tuple[tuple[int, int], ...]  # ranges [start, end) of variables with the initial value zero
 
 
 class GoFunction(NamedTuple):
@@ -91,11 +89,11 @@ class GoTable:
     def __init__(
         self, image: ElfImage, data: memoryview, header: GoHeader, module: GoModuleData, version: str
     ) -> None:
-        """Keep the table, which is at the start of `data`.  `version`: such as "go1.24.4"; "": unknown."""
+        """Take the bytes from the start of the table on.  `version`: such as "go1.24.4"; "": unknown."""
         self.image, self.header, self.module, self.version = image, header, module, version
         self._data = data
         minor = re.match(r"go1\.(\d+)", version)
-        self.minor = int(minor[1]) if minor else None  # such as 24; None: the file does not state it
+        self.minor = int(minor[1]) if minor else None  # minor version, such as 24; None: unknown
 
     def function_at(self, vaddr: int) -> GoFunction | None:
         """Return the function that covers `vaddr`; None: code of another language.  Raises FormatError."""
@@ -112,8 +110,7 @@ class GoTable:
     def depth_at(self, function: GoFunction, vaddr: int) -> tuple[int, int, int] | None:
         """Return the depth of the frame at `vaddr`, and the range [start, end) of vaddrs with this depth.
 
-        The depth is in bytes from sp to the return address; on AArch64, from sp to the CFA.  None: the table
-        does not state it.  Raises FormatError.
+        Depth: bytes from sp to the return address (AArch64: to the CFA).  None: unknown.  Raises FormatError.
         """
         for depth, start, end in self.values(function, function.depth_values):
             if start <= vaddr < end:
@@ -147,7 +144,7 @@ class GoTable:
         return self.value_at(function, self.pcdata_values(function, index), vaddr)
 
     def pcdata_values(self, function: GoFunction, index: int) -> int:
-        """Return the offset of a PCDATA table; 0: the function lacks it.  Raises FormatError."""
+        """Return the offset of a PCDATA table; 0: no such table.  Raises FormatError."""
         if index >= function.pcdata_count:
             return 0
         (values,) = self.unpack("<I", function.at + self.header.layout.function_size + 4 * index)

@@ -1,7 +1,7 @@
 """Recognizes the call before a return address, its target, and the slot through which a PLT stub jumps.
 
-"True" is evidence, not proof: the bytes may be the end of another instruction.  "False" is certain: the
-address after the bytes is no return address.  `_TABLE` has an entry for each machine; `machine` is e_machine.
+If `ends_in_call` returns True, this is no proof: the bytes may be the end of another instruction.  False is
+certain: the address after the bytes is no return address.  `machine` is e_machine, the key of `_TABLE`.
 
 Source: Intel SDM volume 2 (CALL, ModR/M and SIB tables); Arm ARM C6.2 (BL, BLR, BLRA*, ADRP, LDR);
 z/Architecture Principles of Operation (BASR, BRAS, BRASL, LARL), with r14 for the return address as the
@@ -23,9 +23,9 @@ class _CallCode(NamedTuple):
     ends_in_call: Callable[[bytes], bool]
     target: Callable[[bytes, int], int | None]
     slot: Callable[[bytes, int], int | None]
-    direct: re.Pattern[bytes]  # pattern in every call that `target` decodes
+    direct: re.Pattern[bytes]  # pattern of direct calls; s390x: of brasl with r14 only
     direct_to_end: int  # bytes from the start of `direct` to the end of the call
-    alignment: int  # bytes; instruction addresses are multiples of it
+    alignment: int  # bytes; instruction addresses are multiples of this number
 
 
 def longest_call(machine: int) -> int:
@@ -67,7 +67,7 @@ def _signed(value: int, bits: int) -> int:
 def _amd64_ends_in_call(code: bytes) -> bool:
     if code[-5] == 0xE8:  # call rel32
         return True
-    # call r/m64 is ff /2; prefixes (REX, notrack, bnd) come before and do not matter
+    # call r/m64 is ff /2; prefixes (REX, notrack, bnd) precede ff, and do not matter
     sizes = (size for size in _INDIRECT_CALL_SIZES if code[-size] == 0xFF)
     return any(_is_indirect_call(size, code[-size + 1], code[-size + 2]) for size in sizes)
 
@@ -82,7 +82,7 @@ def _amd64_slot(code: bytes, address: int) -> int | None:
 
 
 def _is_indirect_call(size: int, modrm: int, sib: int) -> bool:
-    """Return True if ff with this ModRM byte is a call of `size` bytes.  ModRM says if `sib` counts."""
+    """Return True if ff with this ModRM byte is a call of `size` bytes; `sib`: byte after ModRM."""
     mod, operation, rm = modrm >> 6, modrm >> 3 & 7, modrm & 7
     if operation != 2:
         return False

@@ -54,14 +54,14 @@ class Instruction(NamedTuple):
     steps: tuple[Step, ...] = ()
     falls_through: bool = True  # True: the instruction at `end` may run next
     jump: int | None = None  # address of an instruction that may run next
-    returns: bool = False  # True: the instruction pops the return address, or jumps to a function that does
+    returns: bool = False  # True: the instruction pops the return address, or is a tail call
     jumps_away: bool = False  # True: the instruction jumps to an address that the code does not state
     calls: bool = False
-    target: int | None = None  # target of a call; None: the code does not state it
+    target: int | None = None  # target of a call; None: the code states no target
 
 
 def decode(code: bytes, address: int) -> Instruction | None:
-    """Return the first instruction of `code`, at `address`; None: it is invalid, or iced-x86 is missing."""
+    """Return the first instruction of `code`, at `address`; None: invalid, or iced-x86 is missing."""
     decoder = _decoder()
     return decoder.decode(code[:LONGEST], address) if decoder and code else None
 
@@ -76,7 +76,7 @@ def _decoder() -> "_Decoder | None":
 
 
 class _Decoder:
-    """Translates instructions of iced-x86.  A parameter `i` is such an instruction."""
+    """Translates instructions of iced-x86.  A parameter `i` is an instruction of iced-x86."""
 
     def __init__(self, iced: Any) -> None:  # noqa: ANN401 - a module
         self._iced = iced
@@ -156,7 +156,7 @@ class _Decoder:
             yield Set(target, *word)
 
     def _unknown_after(self, i: Any) -> Iterator[Step]:  # noqa: ANN401
-        """Yield a step for every register and word that `i` writes: it becomes unknown."""
+        """Yield steps that make unknown every register and word that `i` writes."""
         info, writes = self._info_factory.info(i), self._writes
         for used in info.used_registers():
             number = self._numbers.get(self._iced.RegisterExt.full_register(used.register))
@@ -174,7 +174,7 @@ class _Decoder:
         return bool(operand < i.op_count and i.op_kind(operand) == self._iced.OpKind.REGISTER)
 
     def _memory_operand(self, i: Any) -> tuple[int, int] | None:  # noqa: ANN401
-        """Return base and offset of the operand in memory; None: there is none, or it has an index."""
+        """Return base and offset of the operand in memory; None: no operand in memory, or an index."""
         base = self._numbers.get(i.memory_base)
         if base is None or i.memory_index != self._iced.Register.NONE or i.has_segment_prefix:
             return None

@@ -4,8 +4,8 @@ A start is only a hint: the target of a call, an address that code loads, or a d
 may look like a call, and a label inside a function may look like a start.  Code analysis follows code from a
 start, and uses the start only if the code leads to the pc.
 
-A list has the names of functions that never return; programs call them through PLT stubs.  If the list lacks
-a name, code analysis goes on after a call that does not return.
+`_NEVER_RETURN` lists functions that never return; programs call such functions through PLT stubs.  If a name
+is missing in the list, code analysis goes on after a call that does not return.
 
 Sources: C11 (7.13, 7.22, 7.26), POSIX, LSB, the Itanium C++ ABI, libstdc++'s functexcept.h.
 """
@@ -21,12 +21,12 @@ from sfsample.formats.elf.image import PT_LOAD, ElfImage
 from sfsample.formats.machine_code.calls import stub_slot
 
 _MAX_CODE_SIZE = 1 << 24  # bytes of one image
-_MAX_RANGES, _MAX_TARGETS = 16, 1 << 20  # compiled code has one range, and a call in every 20 bytes
+_MAX_RANGES, _MAX_TARGETS = 16, 1 << 20  # compiled code has one range, and one call per 20 bytes
 # call rel32; lea x(%rip),register: the distance counts from the end of the instruction
 _REFERENCES = re.compile(rb"(?:\xe8|\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d])(?=(....))", re.DOTALL)
 # mov $address,register, in programs that are linked to a fixed address
 _ABSOLUTE = re.compile(rb"(?:[\xb8-\xbf]|\xc7[\xc0-\xc7])(?=(....))", re.DOTALL)
-_LONGEST_END = 9  # bytes of the longest match of `_END` and `_MAY_END`
+_LONGEST_END = 9  # bytes of the longest match of `_END` or `_MAY_END`
 _FUNCTION_ALIGNMENT = 16  # bytes
 _END = re.compile(  # ret, int3, nop, hlt; ud2; jmp; longer nops
     rb"(?:[\xc3\xcc\x90\xf4]|\x0f\x0b|\xe9....|\xeb.|\xff[\xe0-\xe7]"

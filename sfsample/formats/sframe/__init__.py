@@ -2,7 +2,7 @@
 
 Users import it as `sfsample.sframe` (docs/sframe.md).  `table.py` reads one header and its functions,
 `rows.py` decodes the rows for each ABI and repairs known mistakes of linkers, `validate.py` checks a whole
-table.  If a header is damaged, `read_tables` raises FormatError; if a function is damaged, its look-up does.
+table.  A damaged header makes `read_tables` raise FormatError; a damaged function, the look-ups in it.
 
 Invariant: any bytes parse or raise `FormatError` (tests/properties/test_sframe_properties.py).
 
@@ -24,19 +24,18 @@ from sfsample.formats.sframe.table import HEADER_SIZE, MAGICS, SECTION, Flag, SF
 __all__ = ["ABIS", "HEADER_SIZE", "SECTION", "Flag", "SFrameAbi", "SFrameFde", "SFrameFre", "SFrameTable",
            "SFrameTables", "read_tables"]  # fmt: skip
 
-_MAX_TABLES = 1 << 16  # tables in one section; a linker that joins tables keeps one for each object file
-_MAX_STEPS_BACK = 64  # functions before an address that a look-up tries
+_MAX_TABLES = 1 << 16  # tables in one section; a linker that concatenates has a table for each object file
+_MAX_STEPS_BACK = 64  # functions that a look-up tries: the last that start at or before the address
 
 
 class SFrameTables(tuple[SFrameTable, ...]):  # noqa: SLOT001 - a tuple with slots cannot keep an index
-    """The tables of one section: usually one, but thousands if the linker concatenated them.
+    """The tables of one section: usually one table, but thousands if the linker concatenated tables.
 
-    Concatenated tables are in no order, and functions of one table may lie between functions of another.  So
-    the first look-up makes an index of all functions.
+    Concatenated tables are in no order, and may overlap, so the first look-up makes an index of functions.
     """
 
     def covering(self, vaddr: int) -> Iterator[SFrameTable]:
-        """Yield the tables with a function at `vaddr`; the function that starts last comes first."""
+        """Yield the tables with a function at `vaddr`, highest start first; a single table: always."""
         if len(self) == 1:
             yield self[0]
             return
@@ -53,7 +52,7 @@ class SFrameTables(tuple[SFrameTable, ...]):  # noqa: SLOT001 - a tuple with slo
 
     @cached_property
     def _index(self) -> "tuple[array[int], list[int], list[int]]":
-        """Starts of all functions in ascending order; their numbers; for each table, its last number + 1."""
+        """Ascending starts of all functions; the number of each function; last number + 1 of each table."""
         unsorted = array("Q", (start for table in self for start, _ in table.extents()))
         order = sorted(range(len(unsorted)), key=unsorted.__getitem__)
         totals = list(accumulate(table.num_fdes for table in self))
@@ -67,7 +66,7 @@ def read_tables(
     """Return the tables of a section, at least one.  `address` is the vaddr of the section.
 
     `SFrameTable` documents the other arguments.  Raises FormatError if the first table is unusable.  If a
-    later table is unusable, the `problems` of the table before it have the reason.
+    later table is unusable, the `problems` of the last usable table have the reason.
     """
     view = memoryview(data).cast("B")
     tables: list[SFrameTable] = []

@@ -30,12 +30,12 @@ _MAX_WORD_BYTES = 15 * 4
 _MAX_FLEX_WORDS = 6
 _MAX_ROWS = 1 << 18  # rows of one function; V3 cannot count beyond 65,535
 _MAX_CACHED_ROWS = 1 << 14  # different rows; a large program has some thousands
-# bytes from the info byte of a row to its end; index: info byte; word size 3, which is invalid, counts as 0
+# bytes from the info byte of a row to the row's end; index: info byte; size code 3 (invalid) counts as 0
 _TAIL_SIZES = bytes(1 + (info >> 1 & 15) * (1, 2, 4, 0)[info >> 5 & 3] for info in range(256))
 _SP_8, _SP_16, _SP_24 = (Rule(AMD64.sp, offset, deref=False) for offset in (8, 16, 24))
 # rows of the stubs of a PLT: (start offset, CFA)
 _PLT_SHAPES = (
-    ((0, _SP_16), (6, _SP_24)),  # PLT0: push GOT+8; jmp *GOT+16.  The stub before has pushed an index
+    ((0, _SP_16), (6, _SP_24)),  # PLT0: push GOT+8; jmp *GOT+16.  Stubs push an index, then jump to PLT0
     ((0, _SP_8), (11, _SP_16)),  # jmp *GOT (6 bytes); push index (5 bytes); jmp PLT0
 )
 
@@ -51,7 +51,7 @@ class SFrameAbi(NamedTuple):
     max_words: int  # words of a DEFAULT row
     cfa_scale: int = 1  # CFA offset = word * cfa_scale + cfa_adjust
     cfa_adjust: int = 0
-    registers_in_words: bool = False  # True: before V3, an odd RA or FP word is a register
+    registers_in_words: bool = False  # True: before V3, an odd RA or FP word names a register
 
 
 ABIS = {
@@ -68,7 +68,7 @@ class SFrameFre(NamedTuple):
     start: int  # bytes from the start of the function, or of the repeated block
     info: int  # sfre_info
     words: tuple[int, ...]  # signed words, as stored
-    cfa: Rule | None = None  # None: the frame is outermost, or the row has a `problem`
+    cfa: Rule | None = None  # None: this frame is outermost, or the row has a `problem`
     ra: Rule | None = None  # None: the RA is in the ABI's usual place
     fp: Rule | None = None  # None: FP is unchanged
     problem: str | None = None  # reason why the row cannot be used
@@ -81,7 +81,7 @@ class SFrameFre(NamedTuple):
 
 
 class RowDecoder:
-    """Decodes the rows of `table`; `area` is its FRE area.
+    """Decodes the rows of `table`; `area` is the FRE area of the table.
 
     Many functions have equal rows, so a cache maps the bytes of a row to the decoded row.
     """
@@ -157,7 +157,7 @@ class RowDecoder:
 
 
 def _default_rules(table: "SFrameTable", info: int, words: tuple[int, ...]) -> _Rules:
-    """Decode offsets: from SP or FP to the CFA; from the CFA to RA (if the ABI tracks it) and to FP."""
+    """Decode offsets: from SP or FP to the CFA; from the CFA to RA (if the ABI tracks RA) and to FP."""
     abi = table.abi
     if len(words) > abi.max_words:
         raise ValueError(f"{len(words)} words, at most {abi.max_words} for {abi.name}")
@@ -218,7 +218,7 @@ def _flex_rule(control: int, offset: int) -> Rule:
 def may_be_wrong(table: "SFrameTable", rows: Sequence[SFrameFre]) -> bool:
     """Return True if these are the rows of PLT stubs in V1.
 
-    ld 2.40 writes the same rows for stubs with endbr64, for which they are wrong.
+    ld 2.40 writes these rows for stubs with and without endbr64.  With endbr64, the rows are wrong.
     """
     return table.version == 1 and tuple((row.start, row.cfa) for row in rows) in _PLT_SHAPES
 
@@ -226,7 +226,7 @@ def may_be_wrong(table: "SFrameTable", rows: Sequence[SFrameFre]) -> bool:
 def repair(
     table: "SFrameTable", fde: "SFrameFde", rows: Sequence[SFrameFre]
 ) -> tuple[tuple[SFrameFre, ...], str] | None:
-    """Return correct rows and a text if ld wrote wrong rows; None: the rows are correct.
+    """Return correct rows, and a text about the repair, if ld wrote wrong rows; None: no repair is needed.
 
     ld 2.44 to 2.47.50 write a single row of sp+16 for a slot of `.plt.got`.  This row is always wrong.
     """

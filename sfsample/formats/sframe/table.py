@@ -1,10 +1,9 @@
 """Reads one SFrame table, V1 to V3: its header, its functions, and the row for an address.
 
-A look-up bisects the function table in the mapped file, and decodes the rows of one function.  If the header
-is damaged, the constructor raises `FormatError`; if a function is damaged, its look-up does.  The caches of
-rows and the lists of problems are bounded.
+A look-up bisects the function table in the mapped file, and decodes the rows of one function.  A damaged
+header or function raises `FormatError`.  The caches of rows and the lists of problems are bounded.
 
-Source: the SFrame specification V1, V2 (errata 1) and V3; names are those of V3.  If specification and
+Source: the SFrame specification V1, V2 (errata 1) and V3; names are from V3.  If the specification and the
 assembler disagree, this module follows the assembler: V1/V2 start fields are relative to the section (ld
 2.40-2.44), the V3 index is not aligned, and a sorted table is sorted by resolved address.
 """
@@ -70,7 +69,7 @@ class SFrameFde(NamedTuple):
 
     @property
     def signal(self) -> bool:
-        """V3: True for a signal trampoline.  V1 and V2 do not use the bit, and it is 0."""
+        """V3: True for a signal trampoline.  In V1 and V2, the bit is unused and 0."""
         return bool(self.info & 0x80)
 
     @property
@@ -102,7 +101,7 @@ class SFrameTable:
         self._check_abi(machine)
         self._check_bounds()
         self.pcrel = bool(self.flags & Flag.FDE_FUNC_START_PCREL)
-        # True: a row without words means "outermost" (from V2 errata 2 on); False: it is damage
+        # True: a row without words means "outermost" (from V2 errata 2 on); False: the row is damaged
         self.allows_empty_rows = self.version > 2 or self.pcrel
         if not self.pcrel and self.version < 3:
             self.pcrel = self._is_field_relative_without_flag()
@@ -161,7 +160,7 @@ class SFrameTable:
         self.data = self.data[: self.used]  # bytes of this table only
 
     def _is_field_relative_without_flag(self) -> bool:
-        """Guess from the code ranges what start fields are relative to: mold, lld and gold set no flag."""
+        """Guess if start fields are relative to themselves: mold, lld and gold do not set the flag."""
 
         def starts_in_code(pcrel: bool) -> int:
             self.pcrel = pcrel
@@ -188,10 +187,7 @@ class SFrameTable:
         return self._record(index)[1]
 
     def fde(self, index: int) -> SFrameFde:
-        """Return function `index` in table order.
-
-        Raises FormatError if its V3 attribute lies outside the section.
-        """
+        """Return function `index`.  Raises FormatError if its V3 attribute lies outside the table."""
         start, (_, size, fre_off, *attribute) = self._start(index), self._record(index)
         if self.version < 3:
             # V1 has no repetition size; all x86-64 PLT slots of ld 2.40 have 16 bytes
@@ -240,7 +236,7 @@ class SFrameTable:
     # -- rows
 
     def rows(self, fde: SFrameFde) -> tuple[SFrameFre, ...]:
-        """Return the rows of a function as the file has them.  Raises FormatError if they are damaged."""
+        """Return the rows of a function as in the file.  Raises FormatError if the rows are damaged."""
         rows = self._rows.get(fde)
         if rows is None:
             rows = self.decode(fde)
@@ -252,7 +248,7 @@ class SFrameTable:
         return rows
 
     def decode(self, fde: SFrameFde) -> tuple[SFrameFre, ...]:
-        """Return the same as `rows`, without caching, for a caller that reads every function once."""
+        """Return the same rows as `rows`, without caching, for a caller that reads every function once."""
         try:
             return self._decoder.rows(fde)
         except FormatError as damage:
@@ -260,7 +256,7 @@ class SFrameTable:
             raise self._damaged(self.fre_base + damage.offset, where) from None
 
     def row_at(self, vaddr: int) -> SFrameFre | None:
-        """Return the row in force at `vaddr`; None: this table has no usable row there.
+        """Return the row for `vaddr`; None: this table has no usable row there.
 
         A wrong row of ld is repaired or left out.  Raises FormatError if the function is damaged.
         """
@@ -268,8 +264,7 @@ class SFrameTable:
         if fde is None:
             return None
         if not fde.num_fres:
-            # V3: a function without rows is outermost; a signal trampoline without rows has the layout of the
-            # ABI, for which there is another stepper
+            # V3: a function without rows is outermost; for a signal trampoline, there is another stepper
             outermost = self.version > 2 and not fde.signal
             return SFrameFre(0, 0, ()) if outermost else None
         offset = vaddr - fde.start
@@ -289,7 +284,7 @@ class SFrameTable:
         return rows[position]
 
     def check(self) -> list[str]:
-        """Check the whole table; return texts about its faults, and about the rows that `row_at` repairs."""
+        """Return texts about faults of the whole table, and about the rows that `row_at` repairs."""
         from sfsample.formats.sframe.validate import check
 
         return check(self)

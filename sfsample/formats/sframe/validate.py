@@ -35,7 +35,7 @@ class _Findings:
 
 
 def check(table: "SFrameTable") -> list[str]:
-    """Return one text for each kind of finding; an empty list for a table without faults."""
+    """Return one text for each kind of finding; empty if the table has no fault."""
     findings = _Findings()
     misplaced = (start for (before, _), (start, _) in pairwise(table.extents()) if before > start)
     if table.flags & _SORTED and (first := next(misplaced, None)) is not None:

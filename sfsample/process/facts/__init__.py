@@ -1,1 +1,1 @@
-"""What the threads of a process wait for, as the kernel reports it: system calls, files, sockets, locks."""
+"""Reads from /proc the objects for which threads wait: system calls, files, sockets, locks."""

@@ -1,13 +1,13 @@
 """Finds the file, pipe or socket of a descriptor of the target, and the processes at the other end.
 
 sfsample reads /proc/PID/fd, fdinfo and net, and never opens the file of a descriptor.  Addresses belong to
-the target's network namespace.  sfsample reads a table of /proc/PID/net when it looks up the first socket.
-It searches the table as bytes: the table of a server may have 100,000 lines, and a dump needs a few of them.
+the target's network namespace.  sfsample reads a table of /proc/PID/net when it looks up the first socket,
+and searches the table as bytes: a server's table may have 100,000 lines, and a dump needs only a few lines.
 
 The other end of a TCP connection is the socket with the same two addresses in reverse, in the same network
 namespace.  Until a process has accepted the connection, the other end is the listening socket.  sfsample
-names this socket only if the remote address certainly belongs to this machine, not to another machine.  The
-other end of a unix socket is not in /proc; sfsample asks the kernel, as ss(8) does.
+names the listening socket only if the remote address certainly belongs to this machine.  The other end of a
+unix socket is not in /proc; sfsample asks the kernel, as ss(8) does.
 
 To find the processes at the other end, sfsample searches /proc/PID/fd of every process that it may read.
 The search takes long on a large machine, so a dump searches only if a thread waits for a pipe or socket.
@@ -47,7 +47,7 @@ _MAPPED = "0000000000000000" + ("FFFF0000" if sys.byteorder == "little" else "00
 _LOOPBACK_6 = "0" * 24 + ("01000000" if sys.byteorder == "little" else "00000001")  # ::1
 _LOOPBACK_4 = "7F"  # 127.0.0.0/8
 _CONNECTING = "02"  # TCP_SYN_SENT
-_INODE, _UNIX_INODE = 9, 6  # index of the field with the inode; index of this field in the unix table
+_INODE, _UNIX_INODE = 9, 6  # indexes of the field with the inode: in most tables, and in the unix table
 _LOCK_PID, _LOCK_INODE = 3, 4  # indexes of fields in a line of /proc/locks, without the line's number
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 _CLONE_NEWNET = 0x40000000
@@ -80,7 +80,7 @@ class Descriptor(NamedTuple):
 
 
 class DescriptorReader:
-    """Reads each descriptor of one process once: a moment later, its number may mean another file."""
+    """Reads each descriptor of one process once: a moment later, the number may refer to another file."""
 
     def __init__(self, proc: ProcFs) -> None:
         self._proc = proc
@@ -106,9 +106,8 @@ class DescriptorReader:
         if name != "eventpoll":
             return Descriptor(fd, name, 0, "rw", name)
         watched = sorted(int(line.split()[1]) for line in info.splitlines() if line.startswith("tfd:"))
-        return Descriptor(
-            fd, "epoll", 0, "rw", f"{len(watched)} fd{'s' * (len(watched) != 1)}", tuple(watched)
-        )
+        text = f"{len(watched)} fd{'s' * (len(watched) != 1)}"
+        return Descriptor(fd, "epoll", 0, "rw", text, tuple(watched))
 
 
 class KeptDescriptors(DescriptorReader):
@@ -161,7 +160,7 @@ class SocketTable:
         self.peer: Callable[[int], PeerSocket | None] = cache(self._peer)
 
     def text(self, inode: int) -> str:
-        """Return protocol, addresses and state; "socket INODE" for a socket that is in no table."""
+        """Return protocol, addresses and state of a socket; "socket INODE" if the socket is in no table."""
         for protocol in ("tcp", "tcp6", "udp", "udp6"):
             if fields := self._line_of(inode, protocol):
                 return _internet_text(protocol, fields)
@@ -169,7 +168,7 @@ class SocketTable:
         return total(_unix_text)(fields) or f"socket {inode}"  # a path with newlines spoils the fields
 
     def _peer(self, inode: int) -> PeerSocket | None:
-        """Return the socket at the other end; None: it is on another machine, or sfsample cannot see it."""
+        """Return the socket at the other end; None: on another machine, or invisible to sfsample."""
         if fields := self._line_of(inode, "tcp") or self._line_of(inode, "tcp6"):
             return tcp_peer(fields, self._line)
         peer = _unix_peer_inode(self._proc, inode)
@@ -179,7 +178,7 @@ class SocketTable:
         return self._line(table, rb"\n[^\n]* %d(?: [^\n]*)?(?=\n|$)" % inode, column, str(inode))
 
     def _line(self, table: str, pattern: bytes, column: int = _INODE, inode: str = "") -> list[str]:
-        """Return the fields of the first line that matches and has `inode` in `column`; []: there is none."""
+        """Return the fields of the first line that matches and has `inode` in `column`; []: no such line."""
         if table not in self._tables:
             self._tables[table] = self._proc.read(f"net/{table}") or b""
         for found in re.finditer(pattern, self._tables[table]):
@@ -238,7 +237,7 @@ def _listener(address: str, search: SearchTable) -> PeerSocket | None:
 
 
 def _spellings(address: str) -> list[tuple[str, str]]:
-    """Return pairs: a table, and the address as written in this table; tcp6 has IPv4 addresses, too."""
+    """Return pairs: a table, and the address as written in this table; tcp6 also has IPv4 addresses."""
     short = address.removeprefix(_MAPPED)
     if len(short) == len("00000000:0000"):
         return [("tcp", short), ("tcp6", _MAPPED + short)]
@@ -304,7 +303,7 @@ class NearEnd(NamedTuple):
     """The pipe or socket for which a thread waits, by inode."""
 
     inode: int
-    listens: bool = False  # True: the other end still listens: it has not accepted the connection
+    listens: bool = False  # True: no process at the other end has accepted the connection yet
 
 
 class PeerProcess(NamedTuple):
@@ -338,25 +337,29 @@ def _in_process(pid: int, links: Mapping[str, NearEnd]) -> Iterator[PeerProcess]
 
 
 class KeptPeers:
-    """Searches for other ends again and again; for a recording, that takes at most 2 % of a CPU.
+    """Searches for other ends again and again, for a recording; by default for at most 2 % of a CPU.
 
-    `pause`: time between two searches, in multiples of the CPU time that one takes.
+    `pause`: time between two searches, in multiples of the CPU time of a search.
     """
 
     def __init__(self, pause: int = _TABLE_PAUSE) -> None:
         self._pause = pause
-        self.wanted: dict[str, NearEnd] = {}  # other ends to search for next time
+        self._wanted: dict[str, NearEnd] = {}  # other ends to find in the next search
         self._searched: dict[str, NearEnd] = {}
         self._found: tuple[PeerProcess, ...] = ()
-        self._next_ns = 0  # time from which on it may search again (perf_counter_ns)
+        self._next_ns = 0  # time from which on the next search is permitted (perf_counter_ns)
+
+    def want(self, links: Mapping[str, NearEnd]) -> None:
+        """Search for these other ends, too, at the next search."""
+        self._wanted |= links
 
     def find(self, links: Mapping[str, NearEnd]) -> tuple[PeerProcess, ...]:
         """Return the processes that still have a file of `links` open; (): no search was possible yet."""
         now_ns, is_known = time.perf_counter_ns(), self._searched.items() >= links.items()
         if links and now_ns >= self._next_ns + _PEERS_LAST_NS * is_known:
-            used_ns, self._searched = time.thread_time_ns(), {**self.wanted, **links}
+            used_ns, self._searched = time.thread_time_ns(), {**self._wanted, **links}
             self._found = find_peer_processes(self._searched)
-            self.wanted = dict(self._searched) if len(self._searched) < _MAX_KNOWN else {}
+            self._wanted = dict(self._searched) if len(self._searched) < _MAX_KNOWN else {}
             self._next_ns = now_ns + self._pause * (time.thread_time_ns() - used_ns)
         ends = [*links.values()]
         return tuple(peer for peer in self._found if peer.near in ends and read_link(peer.file) in links)
@@ -372,7 +375,7 @@ class FileLock(NamedTuple):
 
 @total
 def parse_locks(text: str) -> tuple[FileLock, ...]:
-    """Parse /proc/locks: a line with an arrow waits for the last lock with the same number."""
+    """Parse /proc/locks: a line with an arrow is a waiter for the last lock with the number of this line."""
     locks: dict[str, FileLock] = {}
     waited_for: dict[tuple[str, int], FileLock] = {}
     for line in text.splitlines():

@@ -1,10 +1,10 @@
 """Decodes the arguments of a system call: descriptors, paths, time-outs, children.
 
-Tables give the meaning of each argument.  While the process is there, sfsample looks up the object to which
-an argument refers, and keeps the answer as text.  Arguments that mean nothing to a user (buffers, sizes) are
-left out; the JSON has all numbers.  sfsample assumes this machine's layout of structures in memory, so it
-does not decode calls of another machine.  libc on s390x makes socket calls through socketcall(2); sfsample
-decodes the inner call.
+Tables give the meaning of each argument.  While the process lives, sfsample looks up the object to which an
+argument refers, and keeps a text about this object.  Arguments that mean nothing to a user (buffers, sizes)
+are left out; the JSON has all numbers.  sfsample decodes only calls of this machine, because the layout of
+structures in memory differs.  On s390x, libc makes socket calls through socketcall(2); sfsample decodes the
+socket call.
 
 Source: syscall(2) and the man page of each call; <linux/futex.h>; <linux/net.h>.
 """
@@ -24,7 +24,7 @@ _MAX_SELECTED = 1024  # FD_SETSIZE
 _POLLFD, _TIMESPEC = Struct("=ihh"), Struct("=qq")
 _FUTEX_COMMANDS = {0: "wait", 1: "wake", 6: "lock pi", 9: "wait", 11: "wait requeue pi", 13: "lock pi"}
 _FUTEX_COMMAND_MASK, _FUTEX_LOCK_PI = 127, 6
-_FUTEX_TIMEOUT_IS_INSTANT = {0: False, 6: True, 9: True, 11: True, 13: True}  # False: it is a duration
+_FUTEX_TIMEOUT_IS_INSTANT = {0: False, 6: True, 9: True, 11: True, 13: True}  # False: duration
 _FUTEX_CLOCK_REALTIME = 256
 _CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1
 _TIMER_ABSTIME = 1
@@ -52,7 +52,7 @@ class DecodedSyscall(NamedTuple):
 
 
 class TargetLookup(NamedTuple):
-    """Functions that look up facts of a target; their result is None if a fact is unknown."""
+    """Functions that look up facts of a target; a result of None means that the fact is unknown."""
 
     read: Callable[[int, int], bytes | None]  # memory, by address and size
     descriptor: Callable[[int], Descriptor | None] = lambda _fd: None
@@ -150,7 +150,7 @@ def _select(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
 
 
 def fd_set_members(fd_set: bytes, byteorder: ByteOrder) -> Iterator[int]:
-    """Yield the descriptors in an fd_set: words of 64 bits, the lowest bit of each first."""
+    """Yield the descriptors in an fd_set: words of 64 bits; in a word, the lowest bit comes first."""
     for at in range(0, len(fd_set), 8):
         word = int.from_bytes(fd_set[at : at + 8], byteorder)
         yield from (8 * at + bit for bit in range(64) if word >> bit & 1)
@@ -172,7 +172,7 @@ def _futex(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
 
 
 def _sleep(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
-    """Look up the duration; after a stop, look up the remaining duration, which the kernel has written."""
+    """Look up the duration of a sleep; after a stop, the kernel has written the remaining duration."""
     restarted = call.syscall.restarted
     if call.name == "nanosleep":
         return _duration_at(call, lookup, call.syscall.args[restarted])

@@ -1,13 +1,12 @@
-"""Reads the facts that a dump shows of the threads of a live process, besides their stacks.
+"""Reads the facts about threads of a live process that a dump shows together with their stacks.
 
-A dump keeps these values, so later steps need no process.  No thread is stopped.  sfsample reads memory only
-at addresses that are arguments of a system call.  An unknown value is None.
+No thread is stopped.  sfsample reads memory only at addresses that are arguments of a system call.
 
 /proc does not say since when a thread waits.  But `se.exec_start` in the `sched` file of a thread says when
 the thread last ran, on the clock of its CPU.  The clock of each CPU leaves out the time that this CPU spent
-on interrupts (hours in a month), so the clocks differ.  Therefore sfsample moves its own thread to that CPU,
-and reads the CPU's clock from the `sched` file of this thread.  If the kernel has moved a thread to the queue
-of another CPU just after the thread fell asleep, `se.exec_start` is 0.
+on interrupts (hours in a month), so the clocks differ.  So a thread of sfsample moves to the same CPU, and
+reads the clock of the CPU from its own `sched` file.  If the kernel has moved a thread to the queue of
+another CPU just after the thread fell asleep, `se.exec_start` is 0.
 
 Source: proc(5); Linux kernel/sched/fair.c, enqueue_entity (ENQUEUE_MIGRATED), for sleeping threads since 6.12
 (delayed dequeue).
@@ -44,7 +43,7 @@ class LastRunTime(NamedTuple):
 
 
 class FactReader:
-    """Reads facts of the threads of one process; at most `max_connections` sockets of an event loop."""
+    """Reads facts about the threads of one process; of an event loop, at most `max_connections` sockets."""
 
     def __init__(
         self, proc: ProcFs, max_connections: int = 0,
@@ -55,14 +54,14 @@ class FactReader:
         self.begin()
 
     def begin(self) -> None:
-        """Begin another look at the process: a descriptor may refer to another file by now."""
+        """Begin another look at the process: descriptors may refer to other files by now."""
         self._descriptors = self._new_descriptors(self._proc)
-        self.descriptor = self._descriptors.read  # looks up what a descriptor refers to
+        self.descriptor = self._descriptors.read  # looks up the object of a descriptor
         self.read = partial(read_memory, self._proc.anchor())  # reads memory of the process
         self._target = TargetLookup(self.read, self.descriptor, _now, self._max_connections)
 
     def usage(self, tid: int) -> SchedStat | None:
-        """Read the scheduler's counters."""
+        """Read the scheduler's counters of a thread."""
         return parse_schedstat(self._proc.thread(tid).read("schedstat"))
 
     def wchan(self, tid: int) -> str | None:
@@ -78,8 +77,8 @@ class FactReader:
     def idle(self, last: LastRunTime) -> float | None:
         """Return the seconds since a thread last ran, at the time when `last` was read; None: unknown.
 
-        The calling OS thread moves to that CPU for a moment, and waits while the CPU is busy.  So call this
-        only when no stopped thread waits for sfsample.
+        The calling OS thread moves to the CPU of `last` for a moment, and waits while this CPU is busy.  So
+        call this function only when sfsample holds no stopped thread.
         """
         if last.cpu not in self._clocks:
             self._clocks[last.cpu] = _read_clock(last.cpu)

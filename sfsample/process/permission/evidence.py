@@ -1,8 +1,7 @@
 """Reads the credentials of sfsample and of the target, which the kernel checks when sfsample wants to trace.
 
 Most credentials are in /proc.  A seccomp filter may refuse system calls for any target.  So sfsample tries
-each call on a process that cannot exist.  ESRCH means that the kernel accepted the call; any other error
-means that something refuses it.
+each call on a process that cannot exist.  ESRCH means that no filter refused the call.
 """
 
 import ctypes

@@ -1,8 +1,8 @@
-"""Judges every gate (a check that can refuse an attach): whether the gate is open, and what would open it.
+"""Judges every gate (a check that can refuse an attach): is the gate open, and if not, how to open it.
 
 This module works on values alone.  From the credentials of sfsample and of the target, it derives the answer
-of the kernel for each gate, and a remedy for each place in which sfsample may run.  If it cannot judge a
-gate, the gate is "unknown".
+of the kernel for each gate, and a remedy for each place in which sfsample may run.  A gate that cannot be
+judged is "unknown".
 
 Source: ptrace(2), "Ptrace access mode checking".
 """
@@ -39,8 +39,8 @@ class TargetCredentials(NamedTuple):
     uids: tuple[int, ...]  # real, effective, saved
     gids: tuple[int, ...]
     permitted: int  # capabilities, as bits
-    tracer: tuple[int, str] | None  # pid and name of a process that already traces one of its threads
-    files_owner: int  # uid of its files in /proc; it is root's uid if the process is not dumpable
+    tracer: tuple[int, str] | None  # pid and name of a process that already traces a thread of the target
+    files_owner: int  # uid of the target's files in /proc: root's uid if the target is not dumpable
     user_namespace: str | None  # None: sfsample may not read it
     label: str = ""
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from sfsample.core.local_time import local, zone
 from sfsample.core.quantities import counted, listed
-from sfsample.report.caption import MIN_COVERAGE, duration, losses
+from sfsample.recording.stats import MIN_COVERAGE
+from sfsample.report.caption import duration, losses
 from sfsample.report.difference import NOISE, Change, Difference, Side, comparison_name
 from sfsample.report.formats.html import page, page_data
 from sfsample.report.json_text import json_text
@@ -22,9 +23,6 @@ _MAX_ROWS = 20  # real changes in a table, unless verbose
 _LARGEST = 10  # largest differences, which a table always shows, whatever the verdict
 _MAX_NAMES = 3  # names of processes or functions in a sentence or row
 _CHANGING_LOAD = 1.05  # usual ratio of loads; if it is higher, the text advises to compare shares
-
-
-# -- what was compared, in words
 
 
 def _input_lines(difference: Difference) -> list[str]:
@@ -42,9 +40,8 @@ def _input_text(side: Side) -> str:
     parts = [name, time, rate, counted(side.samples), side.host and f"host {side.host}", started]
     facts = {"duration": wall, "rate": rate, "host": side.host, "time": started}
     unknown = ", ".join(what for what, value in facts.items() if not value)
-    return ", ".join(filter(None, parts)) + (
-        f" (not known{'' if side.files == 1 else ' or not one value'}: {unknown})" if unknown else ""
-    )
+    unequal = "" if side.files == 1 else ", or not equal in all files"
+    return ", ".join(filter(None, parts)) + (f" (not known{unequal}: {unknown})" if unknown else "")
 
 
 def compared(difference: Difference) -> str:
@@ -103,9 +100,6 @@ def _noise_lines(difference: Difference) -> Iterator[str]:
             yield f"ordinary: the load differs by x{load:.2f}; --relative leaves the load out"
 
 
-# -- JSON
-
-
 def difference_json(difference: Difference) -> bytes:
     """Return the JSON document of `diff --json`."""
     ordinary = difference.ordinary
@@ -132,9 +126,6 @@ def _change_json(change: Change) -> dict[str, Any]:
     return change._asdict() | samples | {"high": high, "change": change.change}
 
 
-# -- text
-
-
 def difference_text(difference: Difference, *, verbose: bool = False) -> Iterator[str]:
     """Yield lines, without newlines."""
     yield from _input_lines(difference)
@@ -151,7 +142,7 @@ def difference_text(difference: Difference, *, verbose: bool = False) -> Iterato
 
 
 def _table(changes: Sequence[Change], *, verbose: bool, with_ordinary: bool) -> Iterator[str]:
-    """Yield a row for each real change and each of the largest differences, then the number of others."""
+    """Yield a row for each real change and each of the largest differences; count the other functions."""
     rows: dict[Change, list[str]] = {}
     for change in changes:
         rows.setdefault(change._replace(name=""), []).append(change.name)
@@ -185,11 +176,8 @@ def _ratio(ratio: float) -> str:
     return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}" if ratio < 1000 else ">1000"
 
 
-# -- html
-
-
 def difference_html(before: Report, after: Report, difference: Difference) -> bytes:
-    """Return the page: one tree of both reports; widths are those of `after`, colours show the change."""
+    """Return the page: one tree of both reports, with the widths of `after`; colours show the change."""
     reports = zip(_SIDES, (before, after), strict=True)
     lost = [f"{text}: {what}" for text, report in reports for what in losses(report)]
     doubts = [text for text in warnings(difference) if not any(loss.startswith(text) for loss in lost)]

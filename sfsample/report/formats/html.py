@@ -100,7 +100,7 @@ def page_data(report: Report, *, threads: bool, time_slices: TimeSlices | None =
 
 
 def _readable_labels(report: Report) -> str:
-    """Return the labels for people, those of --label first, and the number of the other labels."""
+    """Return the labels for people, labels of --label first, and the number of the other labels."""
     texts = label_texts(report)
     shown = [text for text in reversed(texts) if not text.startswith(_RAW_LABELS)]
     others = counted(len(texts) - len(shown), "label")
@@ -108,7 +108,7 @@ def _readable_labels(report: Report) -> str:
 
 
 def _pack(paths: list[tuple[int, ...]]) -> dict[str, Any]:
-    """Return, for each path, how many labels it shares with the previous path, and its other labels."""
+    """Return for each path the number of labels shared with the previous path, and the remaining labels."""
     shared = list(starmap(common_prefix_length, zip([(), *paths], paths, strict=False)))
     ends = [path[length:] for path, length in zip(paths, shared, strict=True)]
     return {"shared": shared, "more": [*map(len, ends)], "letters": NumberWords().text(chain(*ends))}

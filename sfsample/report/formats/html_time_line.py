@@ -1,9 +1,9 @@
 """Encodes the time line of the html page: the samples and times of each stack in each slice of time.
 
 A stack has a row number.  A slice is a string of letters: the row numbers (each as the difference from the
-previous one), then samples, then times.  A number has digits of five bits, the lowest first; a sixth bit says
-that another digit follows.  Times are in units of 10 ms.  The remainder of a time is added to the next slice,
-so the sum of a row over several slices is wrong by less than 10 ms.
+previous row number), then samples, then times.  A number has digits of five bits, the lowest first; a sixth
+bit says that another digit follows.  Times are in units of 10 ms.  The remainder of a row's time is added to
+the row's time in the next slice, so a sum over several slices is wrong by less than 10 ms.
 
 If the page would have more than 10 MB, neighbouring slices are joined (scripts/bench/page PAGE.html).
 """

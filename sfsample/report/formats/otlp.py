@@ -1,8 +1,8 @@
 """Encodes a report as an OTLP profiles request, for `--push otlp=URL` only, because the format may change.
 
-The tables of OTLP have the fields of pprof in the same order, but no ids, as rows refer to others by index.
-So each field number is one less than in pprof, and row 0 of each table is empty.  Stacks are a table, too.
-An OTLP profile has one weight, so each weight of the report is a profile.  Field numbers of
+The tables of OTLP have the fields of pprof in the same order, but without ids: a row refers to another row by
+its index.  So a field number is one less than in pprof, and row 0 of a table is empty.  OTLP also has a table
+of stacks.  An OTLP profile has one weight, so each weight of the report is a profile.  Field numbers of
 opentelemetry-proto 1.10 ("Development"):
 
     ExportProfilesServiceRequest  resource_profiles 1, dictionary 2
@@ -33,7 +33,7 @@ _EMPTY_LINK = (message(1, bytes(16)), message(2, bytes(8)))
 
 
 def export_request(report: Report, attributes: Mapping[str, str], identity: str) -> bytes:
-    """Return the request; `identity`: a text that is the same at each attempt to send this report."""
+    """Return the request; `identity`: a text that stays the same if this report is sent again."""
     return b"".join(_OtlpEncoder(report).request(attributes, identity))
 
 
@@ -74,7 +74,7 @@ class _OtlpEncoder(Encoder):
         for wait in [*self._waits][1:]:  # the table of attributes
             yield message(6, integer(1, self._strings["wait"]), message(2, message(1, wait.encode())))
         yield message(4, *_EMPTY_LINK)
-        for key in self._locations:  # locations first, as they fill functions and mappings
+        for key in self._locations:  # locations first, because they add functions and mappings
             yield message(2, *self._location(key, 1))
         for names in self._functions:
             yield message(3, *self._function(names, 1))

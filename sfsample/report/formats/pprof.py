@@ -74,7 +74,7 @@ class Encoder:
             yield message(1, *self._value_type(*VALUE_TYPES[weight]))  # sample_type
         for stack in report.stacks:
             yield message(2, *self._sample(stack))  # sample
-        for number, key in enumerate(self._locations, 1):  # first, as they add mappings and functions
+        for number, key in enumerate(self._locations, 1):  # locations first: they add mappings and functions
             yield message(4, integer(1, number), *self._location(key, 2))  # location: id
         for number, (path, build_id) in enumerate(self._mappings, 1):
             yield message(3, *self._mapping(path, build_id, number))  # mapping
@@ -112,7 +112,7 @@ class Encoder:
                 yield message(3, integer(1, self._strings[key]), integer(3, number))  # key, num
 
     def _stack(self, stack: ReportStack) -> bytes:
-        """Return the ids of a stack's locations; a function and those inlined into it share a location."""
+        """Return the ids of a stack's locations; a function and its inlined functions share a location."""
         keys, start = list[_LocationKey](), 0
         for end, at in enumerate(stack.frames, 1):
             if not self._inlined[at] or end == len(stack.frames):
@@ -153,9 +153,6 @@ class Encoder:
         yield integer(8, any(frame.file for frame in frames))  # has_filenames
         yield integer(9, any(frame.line for frame in frames))  # has_line_numbers
         yield integer(10, any(frame.inlined for frame in frames))  # has_inline_frames
-
-
-# -- reading
 
 
 def read(data: bytes, budget: ReadingBudget) -> Report:

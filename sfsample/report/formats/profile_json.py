@@ -84,9 +84,6 @@ def frames_json(frames: Iterable[NamedFrame]) -> dict[str, Any]:
     return {"modules": [{"path": path, "build_id": build_id} for path, build_id in modules], "frames": rows}
 
 
-# -- reading
-
-
 class JsonValue:
     """A value, and its place in the document."""
 
@@ -180,7 +177,7 @@ def _is_plain(value: object, depth: int = 0) -> bool:
     if isinstance(value, dict | list):
         members = value.values() if isinstance(value, dict) else value
         return depth < _MAX_DEPTH and all(_is_plain(member, depth + 1) for member in members)
-    return not isinstance(value, int | float) or abs(value) <= _MAX_COUNT  # not NaN either
+    return not isinstance(value, int | float) or abs(value) <= _MAX_COUNT  # False for NaN, too
 
 
 def read(data: bytes, budget: ReadingBudget) -> Report:

@@ -1,7 +1,8 @@
 """`-f svg`: a static flame graph, for a ticket or a README.
 
 The file has no script and no links.  The outermost function is at the bottom.  Boxes narrower than 1/3 pixel
-are left out, and the narrowest boxes if there are too many.  A note in the picture has their number.
+are left out.  If there are still too many boxes, the narrowest are left out.  A note in the picture has the
+number of boxes that were left out.
 
 Invariant: every name is escaped, in a text or a title (tests/report/formats/test_svg.py).
 """

@@ -1,14 +1,14 @@
-"""Follows the Python frames of a thread in copies of its memory, and splits them into runs.
+"""Follows the Python frames of a thread in copies of its memory, and splits the frames into runs.
 
 An activation is one running call of the evaluation loop; it has one native frame.  A run has the Python
 frames of one activation.  The run ends with a structure on the C stack, inside that native frame: a sentinel
 frame from 3.12 on, the `_PyCFrame` in 3.11.  `Run.mark` is the address of this structure.
 
-Nuitka compiles Python functions to C.  A compiled function adds a frame to the chain, but no activation runs
-this frame.  It looks like the frame of a generator.
+Nuitka compiles Python functions to C.  A compiled function adds a frame to the chain that looks like the
+frame of a generator, but no activation runs this frame.
 
-The memory is data of the target: the chain may be torn, lead anywhere, or be a circle.  This often happens if
-the thread runs while sfsample reads.  The budget of the memory (`core.budget`) limits the length of a chain.
+The memory is data of the target: the chain may be torn, lead anywhere, or be a circle, most often if the
+thread runs while sfsample reads.  The budget of the memory (`core.budget`) limits the length of a chain.
 
 Source: Include/internal/pycore_interpframe.h and Python/ceval.c of CPython 3.11 to 3.15.
 """
@@ -40,7 +40,7 @@ class Run(NamedTuple):
 
     frames: tuple[PythonFrame, ...]  # Python frames, the innermost first
     mark: int  # address inside the native frame of the activation; 0: unknown, as a frame was not copied
-    is_compiled: bool = False  # True: no activation runs these frames, because they are compiled functions
+    is_compiled: bool = False  # True: frames of compiled functions, which no activation runs
 
 
 def runs(memory: Memory, layout: Layout, thread_state: int) -> Iterator[Run]:
@@ -56,9 +56,9 @@ def runs(memory: Memory, layout: Layout, thread_state: int) -> Iterator[Run]:
 def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
     """Yield the runs of 3.11 and 3.12, in which the thread state points to a `_PyCFrame` on the C stack.
 
-    A new activation links its `_PyCFrame` some instructions before it fills the `_PyCFrame`.  Until then the
-    activation has no frames, so sfsample leaves it out.  sfsample recognizes this state: the caller of the
-    activation's outermost frame is not the current frame of the next outer activation.
+    A new activation links its `_PyCFrame` some instructions before it fills the `_PyCFrame`.  In between, the
+    activation has no frames, and sfsample leaves it out.  sfsample recognizes such an activation: the caller
+    of its outermost frame is not the current frame of the next outer activation.
     """
     outer = memory.word(cframe + layout.cframe_frame + 8) or 0
     around = memory.word(outer + layout.cframe_frame)

@@ -5,8 +5,8 @@ object, and a new code object may get the same address before sfsample reads it.
 only if the header is the same as in the pause.  The header has type, size, version, and pointers to strings.
 
 A freed code object keeps its header until its memory is reused, but its strings may already be gone.  So
-sfsample prefers the strings that it copied in the pause.  If it reads a string later, the reference count
-must prove that the code object was not freed.  A freed code object has a name, but no lines.
+sfsample prefers the strings that it copied in the pause.  For a string that sfsample reads later, the
+reference count must prove that the code object was not freed.  A freed code object has a name, but no lines.
 
 Every address comes from the target's memory.  If no code object seems to be there, the frame has no name.
 
@@ -23,7 +23,7 @@ from sfsample.core.memory import BytesMemory, Memory, ReadMany, ReadMemory, Span
 from sfsample.runtimes.cpython.layout import Layout
 from sfsample.runtimes.cpython.line_table import decode
 
-_MAX_KNOWN = 100_000  # code objects in the cache; if there are more, the cache is cleared
+_MAX_KNOWN = 100_000  # code objects in the cache; a larger cache is cleared
 _MAX_TEXT = 1 << 16  # characters of a name
 _MAX_TABLE_BYTES = 1 << 18  # bytes of a location table; sfsample does not read larger tables
 _MAX_KNOWN_BYTES = 1 << 26  # bytes of all location tables in the cache
@@ -81,9 +81,9 @@ class CodeObjects:
     """The code objects of one process, by address.
 
     `trusted` has the addresses at which sfsample has seen only one code object.  If this code object is there
-    after a pause, it was there in the pause.  At other addresses sfsample must copy the header in the pause.
-    In 3.11 a new code object can have the header of a freed one.  So sfsample trusts an address only after
-    several pauses with the same code object.
+    after a pause, it was also there in the pause.  For other addresses, a pause must copy the header.
+    In 3.11 a new code object can have the header of a freed code object.  So sfsample trusts an address only
+    after several pauses with the same code object.
     """
 
     def __init__(self, layout: Layout, read: ReadMany) -> None:
@@ -116,7 +116,7 @@ class CodeObjects:
         """Return the key of the code object at each address; two code objects have different keys.
 
         Since 3.12 a header has a version that no other header has.  In 3.11 the key also has the characters
-        of the name, because a new string may get the address of an old one.
+        of the name, because a new string may get the address of a freed string.
         """
         layout = self._layout
         headers = read([header_of(layout, address) for address in addresses])
@@ -187,7 +187,7 @@ class CodeObjects:
         return head is not None and has_references(head) and self._keys([address], self._read) == [key]
 
     def _is_code(self, kind: int) -> bool:
-        """Return True if the type at address `kind` is "code", which is found once by its name."""
+        """Return True if `kind` is the address of the type "code", which is found once by its name."""
         if not self._type:
             [data] = self._read([(kind + self._layout.type_name, 8)])
             [name] = self._read([(_WORD.unpack(data)[0], len(_CODE_TYPE))]) if data else [None]
@@ -225,8 +225,8 @@ def read_string(layout: Layout, read: ReadMemory, address: int, most: int) -> st
 def has_references(head: bytes) -> bool:
     """Return True if an object is alive.  `head`: bytes before its type; a freed object has a pointer there.
 
-    Source: Include/object.h and refcount.h.  With a GIL there is one count, in the low 32 bits; above are
-    flags.  Without a GIL there are two counts.
+    Source: Include/object.h and refcount.h.  With a GIL an object has one count, in 32 bits; above are
+    flags.  Without a GIL, an object has two counts.
     """
     if len(head) > _WORD.size:
         return bool(word_in(head, 8) >> 32 or word_in(head, 16) >> 2)

@@ -1,9 +1,9 @@
 """Finds CPython in a process: `_PyRuntime`, and the version of the interpreter.
 
 CPython is in the program, or in a library with "python" in its path (libpython3.13.so, python3_plugin.so).
-sfsample finds `_PyRuntime` by its dynamic symbol, by its section, or, from 3.13 on, by its first bytes.  A
-stripped program has at least one of these.  For 3.11 and 3.12, a symbol has the version.  If a stripped
-program has lost this symbol, the structures in memory decide.
+sfsample finds `_PyRuntime` by its dynamic symbol, by its section, or, from 3.13 on, by its first bytes.  For
+3.11 and 3.12, a symbol has the version.  If a stripped program lacks this symbol, the structures in memory
+show the version.
 
 Source: `GENERATE_DEBUG_SECTION(PyRuntime, ...)` in Python/pylifecycle.c, `Py_Version` in Python/getversion.c.
 """
@@ -48,9 +48,9 @@ def find_interpreter(
 ) -> Interpreter | None:
     """Return the interpreter of a process; None: no interpreter.
 
-    `read` reads the memory of the process.  `without` has modules without an interpreter.  This function adds
-    such modules, because searching the symbols of a large program takes long.  Raises BadInput if the version
-    of the interpreter is unknown, and NotStarted if a later call may find the version.
+    `read` reads the memory of the process.  `without` collects modules without an interpreter: a later call
+    skips these modules, because searching the symbols of a large program takes long.  Raises BadInput if the
+    version of the interpreter is unknown, and NotStarted if a later call may find the version.
     """
     skipped = set[Module]() if without is None else without
     seen: set[str] = set()
@@ -93,7 +93,7 @@ def _find_in(module: Module, mapping: Mapping, read: ReadMemory) -> Interpreter 
 def _by_shape(runtime: int, read: ReadMemory) -> Layout:
     """Return the layout, of 3.11 or 3.12, that fits the structures in memory.  Raises BadInput.
 
-    A thread state points back to its interpreter.  The layouts have thread states at different offsets.
+    At the right offset, the interpreter points to a thread state that points back to the interpreter.
     """
 
     def word(address: int) -> int:
@@ -108,12 +108,12 @@ def _by_shape(runtime: int, read: ReadMemory) -> Layout:
                and 0 < word(thread + layout.native_thread_id) <= _MAX_TID]  # fmt: skip
     if len(fitting) != 1:
         raise BadInput("no symbol has the version of Python, and the memory does not fit 3.11 or 3.12: "
-                       "it is older")  # fmt: skip
+                       "this Python is older")  # fmt: skip
     return fitting[0]
 
 
 def _by_section(image: ElfImage) -> int | None:
-    """Return the vaddr of `_PyRuntime`: that of its section, or of its first bytes in a data segment."""
+    """Return the vaddr of `_PyRuntime`, by its section, or by its first bytes in a data segment."""
     section = image.section(_SECTION)
     if section is not None:
         return section.vaddr

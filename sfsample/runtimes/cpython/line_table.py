@@ -8,7 +8,7 @@ from itertools import accumulate
 _NO_LOCATION, _LONG, _NO_COLUMNS = 15, 14, 13
 _ONE_LINE = (10, 12)  # kinds whose line is: previous line + kind - 10
 _MAX_SHIFT = 36  # bits; a number has at most 32 bits
-_LONG_VARINTS = 4  # numbers in an entry of the kind _LONG; the first is the step to its line
+_LONG_VARINTS = 4  # numbers in an entry of the kind _LONG; the first number is the step to the line
 
 
 def decode(table: bytes, line: int, units: int) -> tuple[list[int], list[int | None]]:

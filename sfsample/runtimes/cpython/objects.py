@@ -1,9 +1,9 @@
 """Reads simple objects of CPython from the memory of the target: texts, numbers, attributes, locals, `with`.
 
 Every address comes from the target's memory.  So each read takes from the budget of the look, and an
-impossible value becomes 0 or None.  This module has the offsets that the table of offsets lacks.  They are
-equal in 3.11 to 3.15 with a GIL, unless the code uses `minor`.  Builds without a GIL have other headers;
-sfsample does not read their objects.
+impossible value becomes 0 or None.  This module has the offsets that the table of offsets lacks.  These
+offsets are equal in 3.11 to 3.15, unless the code uses `minor`.  Builds without a GIL have other headers, so
+sfsample does not read objects of these builds.
 
 Source: Include/cpython and Include/internal of CPython 3.11 to 3.15: dictobject.h, pycore_dict.h, object.h,
 longintrepr.h, genobject.h, methodobject.h, code.h; Objects/exception_handling_notes.txt.
@@ -159,14 +159,14 @@ class Objects:
     # -- frames
 
     def slots(self, frame: PythonFrame) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the objects in a frame's locals and cells, and on its value stack, also of old entries."""
+        """Return the objects in a frame's locals and cells, and on its value stack, old entries included."""
         room, variables = (word & 0xFFFFFFFF for word in self._shape(frame.code))
         words = self.words(frame.address + self.layout.frame_bytes, min(room + variables, _MAX_SLOTS))
         objects = tuple(0 if word & TAGS == TAGS else word & ~TAGS for word in words)
         return objects[:variables], objects[variables:]
 
     def _read_names(self, code: int) -> tuple[str, ...]:
-        """Return the names of the locals and cells of a code object; `co_localsplusnames` has them."""
+        """Return the names of the locals and cells of a code object (`co_localsplusnames`)."""
         return tuple(self._key(at) or "" for at in self.items(self.word(code + self.layout.filename - 16)))
 
     def locals(self, frame: PythonFrame) -> dict[str, int]:
@@ -237,8 +237,8 @@ class Objects:
     def entered(self, frame: PythonFrame) -> Iterator[int]:
         """Yield the object of each `with` and `async with` statement in which a frame is.
 
-        In such a statement, the value stack has the method `__exit__`.  From 3.14 on it has the function
-        `__exit__`, and then the object.  The exception table says how much of the value stack is in use.
+        In a `with` statement, the value stack has the method `__exit__`; from 3.14 on, the function
+        `__exit__` and then the object.  The exception table says how much of the value stack is in use.
         """
         depth = self._depth(frame.code, frame.instruction)
         is_exit = False
@@ -256,7 +256,7 @@ class Objects:
         return any(self._called(self.type_name(slot), slot).endswith(name) for slot in self.slots(frame)[1])
 
     def _called(self, kind: str, address: int) -> str:
-        """Return the name of a function or method; "": the object is neither."""
+        """Return the name of a function or method; "": the object is no function and no method."""
         called = self.word(address + _CALLED)
         match kind:
             case "builtin_function_or_method":
@@ -289,7 +289,7 @@ def entered(objects: Objects, rows: Sequence[Row], near: int, lock: int) -> froz
     """Return the objects of the `with` statements in which a stack is, without the locks that it released.
 
     A Condition releases its lock during a wait.  The innermost `near` frames call `acquire` of `lock`, so
-    they do not hold `lock`: they have released it before, or only begin an `async with`.
+    these frames do not hold `lock`: a frame has released `lock` before, or only begins an `async with`.
     """
     found = ((at, address) for at, (_, frame) in enumerate(rows) for address in objects.entered(frame))
     locks = ((at, objects.attribute(address, "_semlock") or address) for at, address in found)

@@ -5,8 +5,8 @@ symbols.  So a program may be stripped, and the compiler may have split the eval
 
 The chain of Python frames breaks at a frame that was not copied.  Then all outer Python frames are missing.
 
-Compiled functions have no mark.  Their native frames lie in the program or in the interpreter.  So sfsample
-places them at the innermost native frame there, outside the activations that they have called.
+Compiled functions have no mark.  sfsample places these functions at the innermost native frame that lies in
+the program or in the interpreter, outside the activations that the functions have called.
 """
 
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ class Placer:
     def _is_elsewhere(self, memory: Memory, frames: Sequence[Frame], ends: list[int], state: int) -> bool:
         """Return True if another thread runs a thread state: the `_PyCFrame` is on another stack."""
         cframe = memory.word(state + self._layout.thread_frame) if self._layout.has_cframes else None
-        if cframe is None or state < cframe < state + _MAX_STATE_BYTES:  # no thread runs it
+        if cframe is None or state < cframe < state + _MAX_STATE_BYTES:  # no thread runs the state
             return False
         return _index_of(cframe, frames, ends, 0) is None
 
@@ -87,7 +87,7 @@ class Placer:
 
 
 def _ends(frames: Sequence[Frame]) -> list[int]:
-    """Return the end of each native frame: its CFA; if that is unknown, the SP of its caller."""
+    """Return the end of each native frame: its CFA; if the CFA is unknown, the SP of the caller."""
     if not frames:
         return []
     begins = [frame.sp for frame in frames[1:]]

@@ -1,10 +1,10 @@
 """Plans the copies in the pause of a thread, so that its chain of Python frames is whole.
 
 Before the pause, a plan lists the pieces of memory that the last sample of the thread needed.  In the pause,
-the plan follows the chain from the current frame outwards, until it meets frames of the last sample.  It
-copies frames that are not in its list: frames on a new chunk of Python's stack, and frames of generators.  Of
-a generator it copies the whole page, because generators that were made together often share a page.  It also
-copies the headers of unknown code objects, because after the pause, another code object may get the address.
+the plan follows the chain from the current frame outwards, until it meets frames of the last sample.  The
+plan copies frames that are not in the list: frames on a new chunk of Python's stack, and frames of
+generators.  The whole page of a generator is copied, because generators that were made together often share a
+page.  The headers of unknown code objects are copied, too: later, other code objects may get the addresses.
 """
 
 from bisect import bisect_right
@@ -26,7 +26,7 @@ _MAX_STACK_BYTES = 1 << 21  # bytes of all chunks of a thread state
 _MAX_PAGES = 16  # pages with frames of generators that a plan lists
 _MAX_STEPS = 1000  # steps along the chain in one pause
 _STEPS_A_LOOK = 32  # steps between two readings of the clock
-_SAME_FRAMES = 4  # frames in a row equal to the last sample; then outer frames are taken as equal, too
+_SAME_FRAMES = 4  # frames in a row equal to the last sample, after which the walk ends
 _MAX_SEEN = 64  # frames in a row that need no copy, after which the walk ends
 _MAX_HEADERS = 200  # headers of code objects that are copied in one pause
 
@@ -37,8 +37,7 @@ class Plan:
     The plan also copies `gils` and `counters`, the words that change when the target creates an interpreter
     or a thread state.  `trusted` has the addresses of code objects whose headers need no copy.
 
-    `learn` changes `groups` for the next capture; the room still has the groups of the current capture.  Both
-    begin with the thread states.  The room finds all other pieces by address.
+    `learn` changes `groups` for the next capture; the room still has the groups of the current capture.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class Plan:
             self._copy_headers(room, [*codes][:_MAX_HEADERS])
 
     def _current_frame(self, room: Copying, stack: BytesMemory, cframe: int) -> int:
-        """Return the frame to which a `_PyCFrame` points.  The outermost one lies in the thread state."""
+        """Return the current frame by the `_PyCFrame` at `cframe`: on the C stack, or in the thread state."""
         at = stack.word(cframe + self._layout.cframe_frame)
         if at is None and (place := room.copy(cframe + self._layout.cframe_frame, 8)) >= 0:
             at = room.words[place]
@@ -88,11 +87,11 @@ class Plan:
             at = room.words[place]
 
     def _follow_frames(self, room: Copying, stack: BytesMemory, ends: Span, codes: dict[int, None]) -> None:
-        """Copy the frames of a thread state that are not copied yet; add unknown code objects to `codes`.
+        """Copy the missing frames of a thread state; add the code objects that are not trusted to `codes`.
 
         `ends` has the first frame, and the frame at which the chain ends.  If `_SAME_FRAMES` frames in a row
         are equal to the last sample, the walk ends, because the outer frames are most probably equal, too.
-        If a frame is missing then, the stack is reported as not whole.
+        If an outer frame is missing for this reason, the stack is reported as not whole.
         """
         layout, words, last, trusted = self._layout, room.words, self._last, self._trusted
         previous, executable, size = layout.previous // 8, layout.executable // 8, layout.frame_bytes
@@ -178,5 +177,5 @@ class Plan:
 
 
 def _page_of(at: int, frame_bytes: int) -> Span:
-    """Return the page on which a frame begins, and the bytes after it that such a frame may need."""
+    """Return the page on which a frame begins, and bytes after the page: as many as a frame has."""
     return at & -PAGESIZE, PAGESIZE + frame_bytes

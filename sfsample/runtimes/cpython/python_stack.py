@@ -43,13 +43,9 @@ class Names:
             self._places.clear()
         shown = [(index, [frame for frame in run if (code := codes[frame.code]) is None or code.qualname])
                  for index, run in placed.activations]  # fmt: skip
-        return PythonStack(
-            tuple(
-                (index, tuple(self._place(frame, codes[frame.code]) for frame in run)) for index, run in shown
-            ),
-            placed.is_whole,
-            tuple(frame for _, run in shown for frame in run),
-        )
+        named = [(at, tuple(self._place(frame, codes[frame.code]) for frame in run)) for at, run in shown]
+        frames = tuple(frame for _, run in shown for frame in run)
+        return PythonStack(tuple(named), placed.is_whole, frames)
 
     def _place(self, frame: PythonFrame, code: Code | None) -> PythonPlace:
         if code is None:

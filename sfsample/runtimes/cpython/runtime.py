@@ -1,7 +1,7 @@
 """Captures the Python frames of one process.
 
-Before a pause, `plan` says what to copy.  After the pause, `stack` places and names the frames, and the plan
-learns from them.
+Before a pause, `plan` lists the memory to copy.  After the pause, `stack` places and names the frames, and
+the plan learns from these frames.
 
 Invariant: whatever the target's memory holds, a capture reads no more than its budget, and a thread whose
 memory makes no sense has no Python frames (tests/runtimes/cpython/test_runtime.py).
@@ -29,9 +29,9 @@ from sfsample.runtimes.cpython.threads import (
     thread_states,
 )
 
-_MAX_STATES = 8  # thread states of a thread; one call can read the pieces of so many
+_MAX_STATES = 8  # thread states of a thread; one system call can read the pieces of all
 _MAX_LISTS = 3  # attempts to list the threads while they come and go
-_REHEARSED_NS = 1000 * READ_NS  # CPU time in ns to read frames before the pause, which copies the others
+_REHEARSED_NS = 1000 * READ_NS  # CPU time in ns to read frames before the pause; the pause copies the rest
 _MAX_REHEARSED = 300  # code objects that are read before the pause; later pauses copy the others
 
 
@@ -59,8 +59,8 @@ class PythonRuntime:
     def plan(self, tid: int) -> Plan | None:
         """Return the plan of a thread; None: no Python.  `tid`: id in the target's pid namespace.
 
-        A plan for an unknown thread has the thread states of all threads that have not begun.  The thread may
-        be one of these, and begin before the pause.
+        A plan for an unknown thread has the thread states of all threads that have not begun: the unknown
+        thread may be one of these, and begin before the pause.
         """
         if tid not in self._plans or tid not in self._states:
             at = self._layout.native_thread_id

@@ -35,12 +35,12 @@ _GENERATORS = ("coroutine", "generator", "async_generator")
 _COROUTINES = ("coroutine", "generator")  # ends of type names; Nuitka has "compiled_coroutine"
 _WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "_asyncio.FutureIter")
 _ACQUIRING = 3  # innermost functions: Lock.acquire, __aenter__, and the function with the `async with`
-_MAX_TASKS = 12_000  # tasks of a thread; the budget of a look is enough for them
+_MAX_TASKS = 12_000  # tasks of a thread; the budget of a look is enough for this number
 _MAX_DEPTH = 200  # coroutines of a task
 _MAX_LISTED = 2000  # tasks of a thread from which `waiting` chooses
 _LOOP_METHODS = {"run_forever", "run_until_complete"}  # names in code that runs an event loop
 _DEFAULT_NAME = re.compile(r"Task-\d+")
-# patterns for the part of a text that all waits of one kind share: "asyncio.Lock", "task", or a type
+# patterns for the cause in a text about a wait, without its name or address: "asyncio.Lock", "task", a type
 _CAUSES = re.compile(r"asyncio\.\w+"), re.compile(r"^\w[\w.]*")
 # (part of a cause, class of the wait); the first part that the cause contains decides
 _CLASSES = (
@@ -49,7 +49,7 @@ _CLASSES = (
     ("sock_", WaitClass.NETWORK), ("", WaitClass.OTHER),
 )  # fmt: skip
 
-# File and function of asyncio -> text about the wait of a task in it; {} is the address of `self`.
+# File and function of asyncio -> text about the wait of a task in this function; {}: address of `self`.
 _AWAITED = {
     ("asyncio/locks.py", "Lock.acquire"): "asyncio.Lock {}",
     ("asyncio/locks.py", "Event.wait"): "asyncio.Event {} to be set",
@@ -118,10 +118,10 @@ class TaskReader:
         return tuple(sorted(tasks, key=lambda task: (len(task.name), task.name)))
 
     def waiting(self, states: Sequence[int], stack: PythonStack, has_run: Callable[[], bool]) -> WaitingTasks:
-        """Return the suspended tasks of a thread; if there are many, read a random choice.
+        """Return the suspended tasks of a thread; of many tasks, return a random choice.
 
-        `has_run` returns True if the thread has run since the capture of `stack`.  Then tasks that went on
-        during the reading are left out.
+        `has_run` returns True if the thread has run since the capture of `stack`.  If so, the tasks that went
+        on during the reading are left out.
         """
         loop = self._loop(stack)
         linked = [*islice(chain(*map(self._linked, states)), _MAX_LISTED)]
@@ -131,7 +131,8 @@ class TaskReader:
         chains, rows, needs = self._read(chosen, None)
         found, ran = Counter[tuple[Location, ...]](), has_run()
         for task, (frames, awaited), run, (text, _) in zip(chosen, chains, rows, needs, strict=True):
-            if awaited and not (ran and self._chain(task)[0] != frames):  # 0: the task runs, or has not begun
+            # `awaited` is 0 if the task runs, or has not begun
+            if awaited and not (ran and self._chain(task)[0] != frames):
                 causes = [match[0] for pattern in _CAUSES if (match := pattern.search(text))]
                 wait = [_wait(cause) for cause in causes[:1]]
                 name = _DEFAULT_NAME.sub("Task", self._name(task))
@@ -224,7 +225,7 @@ class TaskReader:
         return f"Task-{number}" if number is not None else self._objects.text(name) or f"{address:#x}"
 
     def _follow(self, at: int) -> tuple[list[PythonFrame], int]:
-        """Return the frames of a chain of coroutines, innermost first, and the object of its `await`."""
+        """Return the frames of a chain of coroutines, innermost first, and the object that ends the chain."""
         objects, layout, frames = self._objects, self._objects.layout, list[PythonFrame]()
         while len(frames) < _MAX_DEPTH and objects.type_name(at) in _GENERATORS:
             address = at + self._frame
@@ -265,7 +266,7 @@ class TaskReader:
             nouns = "tasks" if all(map(self._is_task, left)) else "futures"
             what = self._noun(left[0]) if len(left) == 1 else f"{len(left)} {nouns}"
             done = f" ({len(children) - len(left)} of {len(children)} are done)" * (len(left) < len(children))
-            needed = left if function != "asyncio.wait" else ()  # one of them may be enough
+            needed = left if function != "asyncio.wait" else ()  # one task may be enough for asyncio.wait
             return f"{what}{done}, in {function}" if left else "", needed
         if self._is_task(awaited):
             return self._noun(awaited), (awaited,)

@@ -2,8 +2,8 @@
 
 A thread state leads to the Python frames of a thread.  A thread may have several thread states, one for each
 interpreter that it has entered.  The target runs while sfsample reads the list, so the list may be torn.
-sfsample believes a thread state only if a later copy of it still has the id of the thread.  The budget of the
-look (`core.budget`) limits the length of a list: when the budget is spent, `read` returns None.
+sfsample believes a thread state only if a later copy of this state still has the id of the thread.  The
+budget of the look (`core.budget`) limits the length of a list: when the budget is spent, `read` returns None.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,8 +25,8 @@ UNBORN = 0  # "thread id" of thread states whose threads have not begun yet
 def thread_states(interpreter: Interpreter, read: ReadMemory) -> dict[int, list[int]]:
     """Return the addresses of the thread states, by thread id in the target's pid namespace.
 
-    In 3.11 the state of a thread that has not begun has the id of its creator, whose own state is older.  Up
-    to 3.12 a sub-interpreter has one thread state, which any thread may run; it is also listed as SHARED.
+    In 3.11 the state of a thread that has not begun has the id of the thread's creator, whose own state is
+    older.  Up to 3.12 a sub-interpreter has one thread state, also listed as SHARED: any thread may run it.
     """
     by_tid: dict[int, list[int]] = {}
     *others, last = [*_interpreters(interpreter, read)] or [0]
@@ -79,9 +79,9 @@ def _threads(layout: Layout, owner: int, read: ReadMemory) -> Iterator[tuple[int
 class Gil(NamedTuple):
     """The global interpreter lock that a thread needs to run Python code."""
 
-    begin: int  # address of its first byte
-    end: int  # address after its last byte
-    holder: int  # id of the thread that holds it, in the target's pid namespace; 0: no thread holds it
+    begin: int  # address of the first byte
+    end: int  # address after the last byte
+    holder: int  # id of the thread that holds the GIL, in the target's pid namespace; 0: no thread
 
 
 def read_gil(interpreter: Interpreter, state: int, read: ReadMemory) -> Gil | None:
@@ -95,7 +95,7 @@ def read_gil(interpreter: Interpreter, state: int, read: ReadMemory) -> Gil | No
 
 
 def gil_words(interpreter: Interpreter, states: Iterable[int], read: ReadMemory) -> tuple[Span, ...]:
-    """Return the spans of the bytes that `holder_in` needs, one span for each GIL of these thread states."""
+    """Return the spans of the bytes that `holder_in` needs: one span for each GIL of these thread states."""
     gils = dict.fromkeys(_gil_of(interpreter, state, read) for state in states)
     return tuple((at, _GIL_WORDS) for at in gils if at)
 

@@ -1,8 +1,8 @@
 """Finds the wait of a Python thread, and the locks that the thread holds, in the objects of its frames.
 
-A thread waits for a lock only if it sleeps on a futex word of this lock: on the lock's semaphore, or on the
-word after a pointer to the lock's mutex (Python/parking_lot.c).  If a function of the standard library waits,
-the function's name and its `self` say what the thread waits for.
+A thread that waits for a lock sleeps on a futex word of this lock: on the lock's semaphore, or on the word
+after a pointer to the lock's mutex (Python/parking_lot.c).  If a function of the standard library waits, the
+function's name and its `self` tell the object of the wait.
 
 Source: Modules/_threadmodule.c, _queuemodule.c, _multiprocessing/{multiprocessing.h,semaphore.c} and
 Lib/{threading,queue,concurrent/futures,importlib/_bootstrap}.py of CPython 3.11 to 3.15.
@@ -32,12 +32,12 @@ _LIST = 32  # offset in a SimpleQueue up to 3.12: list of items; then: number of
 _RING = 24  # offset in a SimpleQueue since 3.13: put position, get position, items, room, count
 _HANDLE_BYTES = 128  # bytes of the largest ThreadHandle
 MAX_QUEUED = 1000  # items of a queue that are read
-NO_THREAD = -1  # "thread id" of an owner outside the process: it has ended, or held the lock before a fork
+NO_THREAD = -1  # "thread id" of an owner outside the process: an ended thread, or the owner before a fork
 _MAX_USERS = 20  # innermost frames in which a Lock is searched
 _MAX_FRAMES = 1000  # frames of a stack whose objects are read
 
 _JOIN_BEFORE_3_13 = "Thread._wait_for_tstate_lock"
-# File and function that waits for a Condition -> kind, text, True if servers wait for work like this.
+# File and function that waits for a Condition -> kind, text, True if servers wait for work in this function.
 _WAITING = {
     ("queue.py", "Queue.get"): (WaitKind.QUEUE, "an item in {}, which is empty", True),
     ("queue.py", "Queue.put"): (WaitKind.QUEUE, "room in {}, which is full", False),
@@ -77,7 +77,7 @@ class PythonFacts(NamedTuple):
     wait: PythonWait | None = None
     runs: tuple[int, ...] = ()  # addresses of the futures whose calls the thread runs
     pool: Pool | None = None  # executor whose worker the thread is
-    entered: frozenset[int] = frozenset()  # addresses of the objects of `with` statements that it is in
+    entered: frozenset[int] = frozenset()  # addresses of the objects of the thread's `with` statements
     locals: tuple[tuple[tuple[str, str], ...], ...] = ()  # names and short texts of the locals of each frame
     tasks: tuple[Task, ...] = ()  # tasks of its event loop
     # addresses of the Locks in its frames; None: not searched, or the thread went on during the search
@@ -109,7 +109,7 @@ class ThreadReader:
                    "owners and tasks are missing")  # fmt: skip
 
     def facts(self, stack: PythonStack, native_id: int, futex: int) -> PythonFacts:
-        """Return the facts of a thread, without locals; it sleeps on the futex word `futex` (0: on none)."""
+        """Return the facts of a thread, without locals; `futex`: futex word of its sleep, or 0."""
         worker = next(frames_in([*chain.from_iterable(rows_of(stack))], "futures/thread.py", "_worker"), None)
         return self.holds(stack, futex)._replace(
             pool=worker and self._pool(worker),
@@ -120,9 +120,8 @@ class ThreadReader:
         """Return the wait of a thread, the futures whose calls it runs, and its `with` statements."""
         objects, rows = self._objects, [*chain.from_iterable(rows_of(stack))]
         wait = self._wait(rows, futex) if futex and rows else None
-        items = (
-            objects.local(frame, "self") for frame in frames_in(rows, "futures/thread.py", "_WorkItem.run")
-        )
+        calls = frames_in(rows, "futures/thread.py", "_WorkItem.run")
+        items = (objects.local(call, "self") for call in calls)
         by_hand = bool(rows) and objects.calls(rows[0][1], "acquire")  # acquire() instead of `with`
         return PythonFacts(
             wait, tuple(objects.attribute(item, "future") for item in items),
@@ -226,7 +225,7 @@ class ThreadReader:
         """Return the wait for a lock of multiprocessing; None: the SemLock is a semaphore.
 
         The count is the number of times that this process has taken the lock and not released it.  Only the
-        owner may release an RLock.  Any process may release a Lock, so the last taker may not hold it.
+        owner may release an RLock.  Any process may release a Lock, so the last taker may no longer hold it.
         """
         last, counts, kind = self._objects.words(lock + _LAST_TAKEN, 3) or (0, 0, 0)
         kind, most, is_held = kind & 0xFFFFFFFF, counts >> 32, 0 < counts & 0xFFFFFFFF < 1 << 31

@@ -1,8 +1,8 @@
 """Reads all goroutines of a process that runs on: states, reasons to wait, and stacks.
 
-Go's runtime never frees a `g`, so the addresses in `runtime.allgs` stay valid.  But it reuses a `g` for
-another goroutine, and moves stacks.  So sfsample uses a stack only if the fields of its goroutine are
-unchanged after the stack was read.  Otherwise sfsample reads both again.
+Go's runtime never frees a `g`, so the addresses in `runtime.allgs` stay valid.  But the runtime reuses a `g`
+for another goroutine, and moves stacks.  So if the fields of a goroutine have changed after sfsample has read
+the stack, sfsample reads fields and stack again.
 
 Source: Go, src/runtime/proc.go (allgs).
 """
@@ -26,7 +26,7 @@ def find_goroutines(variables: Iterable[Span], read: ReadMany) -> int:
     """Return the address of `runtime.allgs`, which has address and length of an array; 0: not found.
 
     `variables`: memory of variables that begin as zero (.bss).  sfsample recognizes the array by its first
-    and its last goroutine: the field `sched.g` of a goroutine has its own address, or 0 if it is new.
+    and its last goroutine: the field `sched.g` of a goroutine has the goroutine's address, or 0 at first.
     """
 
     def word(address: int) -> int:
@@ -53,7 +53,7 @@ class GoroutineReader:
         self._layout, self._reasons, self._read, self._budget = layout, reasons, read, budget
         self._waits = WaitReader(layout, read)
         self.objects = self._waits.objects  # copies of channels and semaphores; see `WaitReader`
-        self.read_of = 0, 0  # number of entries of the array that were read, and of all entries
+        self.read_of = 0, 0  # number of read entries of the array, number of all entries
 
     def goroutines(self, array: Span) -> Iterator[Goroutine]:
         """Yield all living goroutines; `array`: address and length of the array of their addresses.
@@ -77,7 +77,7 @@ class GoroutineReader:
         """Return the living goroutines among some entries of the array; `objects` stays empty."""
         words = self._read([(array + 8 * at, 8) for at in indexes])
         found = [*self._batch([*map(word_in, words)])]
-        self.objects.clear()  # a recording needs none of them, but would read more and more
+        self.objects.clear()  # a recording needs no objects, and would collect more and more
         return found
 
     def unmoved(self, places: Mapping[int, bytes]) -> frozenset[int]:

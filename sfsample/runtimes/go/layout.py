@@ -25,7 +25,7 @@ _DEAD = (6, 11)  # _Gdead, _Gdeadextra
 
 
 class GoWait(NamedTuple):
-    """The wait of a goroutine, as far as the memory shows it."""
+    """The facts that the memory shows about the wait of a goroutine."""
 
     objects: tuple[int, ...] = ()  # addresses of the channels, or address of the semaphore
     fd: int = -1  # descriptor; -1: none
@@ -42,18 +42,18 @@ class Goroutine(NamedTuple):
     id: int
     state: str  # "running", "chan receive", ...: words of Go's traceback
     since_ns: int  # CLOCK_MONOTONIC of the first garbage collection during its wait; 0: no collection yet
-    parent: int  # id of the goroutine that created it; 0: unknown
-    created_at: int  # return address in the function that created it
+    parent: int  # id of the goroutine that created this goroutine; 0: unknown
+    created_at: int  # return address in the function that created this goroutine
     thread: int  # address of the `m` of the thread that runs it
-    pc: int  # address at which it will go on; 0 if it runs
+    pc: int  # address at which the goroutine will go on; 0: it runs
     sp: int
     fp: int
     high: int  # end of its stack
     defers: int  # address of its innermost `_defer`
     waiting: int  # address of its first `sudog`
     until: int  # field `GoRuntimeLayout.g_until`
-    place: bytes  # fields that change whenever it runs: id, sp, pc, flags, and times of its runs
-    stack: bytes = b""  # its stack from sp; b"": it runs, or the stack moved during each reading
+    place: bytes  # fields that change whenever the goroutine runs: id, sp, pc, flags, times of runs
+    stack: bytes = b""  # stack from sp on; b"": the goroutine runs, or its stack moved during each reading
     tid: int = 0  # thread that runs it, in the pid namespace of the process
     wait: GoWait = NO_WAIT
 
@@ -71,7 +71,7 @@ class GoRuntimeLayout(NamedTuple):
     g_locked: int  # lockedm
     g_waiting: int  # list of sudog
     g_until: int  # sleepWhen; up to Go 1.22: timer, the address of a timer
-    sudog_link: int  # waitlink; c is two words after it
+    sudog_link: int  # waitlink; two words later: c
     poll_waiters: int  # pollDesc.rg; then wg
     defer_link: int  # _defer.link
     has_deadline: bool  # True: g_until is the time itself

@@ -4,8 +4,8 @@ A Go thread has two stacks: the stack of its goroutine, and the stack of the sch
 and C code use.  A walk may have to cross from one stack to the other, so sfsample copies both at one instant.
 
 The thread's `m` and g0 stay at their addresses while the thread lives.  The goroutine changes, so `follow`
-looks it up in the pause.  While the thread runs on the scheduler's stack, another thread may move the stack
-of the goroutine.  So sfsample uses a copy only if the goroutine's fields are the same before and after.
+looks up the goroutine in the pause.  While the thread runs on the scheduler's stack, another thread may move
+the goroutine's stack.  So sfsample drops the copy of this stack if the goroutine's fields changed meanwhile.
 """
 
 from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory, ReadMemory, Span, word_in
@@ -36,7 +36,7 @@ _STACK = G_STACK_LOW, G_STACK_HIGH, G_SP
 
 
 class GoPlan:
-    """The copies that one thread needs.  `m` and `scheduler` are the addresses of its `m` and of its g0."""
+    """The copies that one thread needs.  `m` and `scheduler`: addresses of the thread's `m` and g0."""
 
     def __init__(self, layout: GoRuntimeLayout, m: int, scheduler: int, read: ReadMemory) -> None:
         self._layout, self._m, self._scheduler, self._read = layout, m, scheduler, read
@@ -56,7 +56,7 @@ class GoPlan:
         low, high, sp = (words[before + offset // 8] for offset in _STACK)
         own_low, own_high, own_sp = (words[scheduler + offset // 8] for offset in _STACK)
         if low <= stack.base < high:
-            sp, high = own_sp, own_high  # C code may have called the goroutine
+            sp, high = own_sp, own_high  # stack of g0: C code may have called the goroutine
         elif not own_low <= stack.base < own_high:
             # a signal handler runs on a third stack; the sp that the runtime has noted is an old one
             sp = max(low, high - _MAX_STACK_BYTES)

@@ -26,7 +26,7 @@ LOCK_STATES = ("semacquire", "sync.Mutex.", "sync.RWMutex.", "sync.WaitGroup.")
 
 
 class WaitReader:
-    """Reads the waits of the goroutines of one process, and keeps the objects that they wait for."""
+    """Reads the waits of the goroutines of one process, and keeps the objects for which they wait."""
 
     def __init__(self, layout: GoRuntimeLayout, read: ReadMany) -> None:
         self._layout, self._read = layout, read

@@ -1,7 +1,7 @@
 """Translates CFI rows, of `.eh_frame` and `.debug_frame`, to unwind rows.
 
 A callee-saved register without a rule is unchanged, as the ABIs say.  Any other register without a rule is
-unknown.  A damaged FDE gives no row, and its module notes the damage in `problems`.
+unknown.  A damaged FDE gives no row, and the module notes the damage in `problems`.
 """
 
 from sfsample.core.arch import Arch
@@ -38,7 +38,7 @@ class CfiStepper:
         return None if current is None else to_row(_next_if_late(table, current) or current.row, arch)
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
-        """Return the addresses at which the row holds."""
+        """Return the addresses for which the row is valid."""
         table = self._table(module)
         try:
             current = table.row_range_at(module.vaddr(frame.pc)) if table else None
@@ -50,16 +50,15 @@ class CfiStepper:
 
 
 def _next_if_late(table: EhFrame, current: RowRange) -> CfiRow | None:
-    """Return the next row if it holds here already, because it describes words that the caller has pushed.
+    """Return the next row if it describes words that the caller has pushed, and so is already valid here.
 
-    An example is glibc's _dl_runtime_resolve on AArch64: the table describes the words that the stub has
-    pushed, but one instruction late.
+    In glibc's _dl_runtime_resolve on AArch64, the table describes the stub's words one instruction late.
     """
     if current.row.ra_register in current.row.rules:
         return None
     try:
         following = table.row_range_at(current.end)
-    except FormatError:  # damage of another function, which its own look-up notes
+    except FormatError:  # damage of another function, which a look-up in that function notes
         return None
     if following is None or following.row.cfa != current.row.cfa:
         return None

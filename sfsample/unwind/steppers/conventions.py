@@ -1,11 +1,10 @@
 """Steps by conventions of code that no table describes (JIT compilers, assembly, stripped files).
 
-Every row is a guess, because code need not follow a convention.  The unwinder accepts it only if the caller's
-frame lies above and the return address follows a call.
+Every row is a guess, because code need not follow a convention.  The unwinder accepts the row only if the
+caller's frame lies above and the return address follows a call.
 
 Source: AMD64 psABI section 3.2.2 (push %rbp; mov %rsp,%rbp: the pair of words ends the frame); AAPCS64
-section 6.4.6 (the pair may lie anywhere in the frame); s390x ELF ABI, "The Stack Frame" (r14 at 112 of an
-area of 160 bytes).
+section 6.4.6 (the pair may lie anywhere in the frame); s390x ELF ABI, "The Stack Frame" (r14 at 112).
 """
 
 from functools import cache
@@ -24,9 +23,8 @@ _PAGE = 4096  # bytes
 class NullCallStepper:
     """Steps from an address without code: a function has called a null or stray pointer.
 
-    There is a row only for an exact pc for which `is_code` returns False.  No instruction has run, so the
-    return address is still where the call has put it.  The row is a guess, because a jump or a return may
-    have led there as well.
+    The stepper has a row only for an exact pc for which `is_code` returns False.  No instruction has run, so
+    the return address is where the call has stored it.  The row is a guess: a jump may have led to the pc.
     """
 
     found = Found.NULL_CALL
@@ -35,11 +33,11 @@ class NullCallStepper:
         self._is_code = is_code  # test of an address; default: Linux maps no page at address 0
 
     def mapped(self, is_code: IsCode) -> "NullCallStepper":
-        """Return the stepper for one process; `is_code` is the test of its addresses."""
+        """Return the stepper for one process; `is_code` tests an address of the process."""
         return NullCallStepper(is_code)
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
-        """Return the row that holds at the first instruction of a function."""
+        """Return the row for the first instruction of a function."""
         may_be_call = module is None and frame.exact and not self._is_code(frame.pc)
         return entry_row(arch)._replace(guess=True) if may_be_call else None
 
@@ -51,15 +49,15 @@ class NullCallStepper:
 class FramePointerStepper:
     """Follows the chain of frame pointers.
 
-    In a prologue or a leaf function, the step may skip the caller.  Only a table would show this.
-    The stepper assumes that the pair of words ends the frame, on AArch64 too, as gdb does.  JIT compilers and
-    LLVM put the pair there.  GCC for AArch64 puts it at the other end of the frame, but GCC writes tables.
+    In a prologue or a leaf function, the step may skip the caller.  Only a table would show such a skip.
+    As gdb, the stepper assumes that the pair of words ends the frame: JIT compilers and LLVM do so.
+    GCC for AArch64 puts the pair at the other end of the frame, but GCC writes tables.
     """
 
     found = Found.FRAME_POINTER
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:  # noqa: ARG002 - protocol
-        """Return the row of the machine; None if it has no such convention (s390x)."""
+        """Return the row of the machine; None if the machine has no such convention (s390x)."""
         return _frame_pointer_row(arch)
 
 

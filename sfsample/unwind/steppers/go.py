@@ -2,7 +2,7 @@
 
 The table states the depth of the frame at every pc, in prologues and epilogues too.  A function of Go
 preserves only the frame pointer for its caller.  For functions that switch stacks, the depth is not enough.
-sfsample knows their names, which are the same from Go 1.19 to 1.27.  The row of such a function has a version
+The names of these functions are the same from Go 1.19 to 1.27.  The row of such a function has a version
 for each stack; `step.py` chooses the version for the stack in which sp lies.
 
 Source: Go, src/runtime/traceback.go (unwinder), src/runtime/asm_amd64.s, src/runtime/asm_arm64.s.
@@ -25,7 +25,7 @@ _SYSTEMSTACK, _MCALL, _MORESTACK = "runtime.systemstack", "runtime.mcall", "runt
 _ASMCGOCALL, _CGOCALLBACK, _CROSSCALL2 = "runtime.asmcgocall", "runtime.cgocallback", "crosscall2"
 # functions that call C code on the stack of the scheduler, and find their frame by the frame pointer
 _BY_FRAME_POINTER = {"runtime.nanotime1", "runtime.walltime", "time.now", "runtime.vgetrandom1"}
-_FRAME_SETUP_BYTES = 16  # bytes at the start of these functions, before they switch sp
+_FRAME_SETUP_BYTES = 16  # bytes at the start of these functions, before the switch of sp
 # functions that the runtime enters from an instruction that is no call
 _ENTERED_ANYWHERE = {"runtime.sigpanic", "runtime.asyncPreempt"}
 # functions that do not store the frame pointer at the top of their frame
@@ -107,8 +107,7 @@ def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Ar
 def _crossing(row: UnwindRow, name: str, above: int, *, is_old: bool) -> UnwindRow:
     """Return the row of a function that switches stacks; `row` itself if the function does not.
 
-    The returned row holds on the scheduler's stack; its `on_goroutine` holds on the goroutine's stack.
-
+    The returned row is for the scheduler's stack; `on_goroutine` of the row is for the goroutine's stack.
     `above`: bytes from sp to the CFA, on the stack on which the function was called.
     """
     if name == _SYSTEMSTACK:
@@ -131,8 +130,8 @@ def _crossing(row: UnwindRow, name: str, above: int, *, is_old: bool) -> UnwindR
 def _sp_before_c(above: int, *, is_old: bool) -> bytes:
     """Return the DWARF expression for the CFA of `asmcgocall`, after the switch to the scheduler's stack.
 
-    Its frame has two words: the goroutine, and the distance from sp to the end of the goroutine's stack.
-    If the first word is 0, the stack was not switched, and the second word is sp.  Opcodes: DWARF 5, 7.7.1.
+    The frame has two words: the goroutine, and the distance from sp to the end of the goroutine's stack.  If
+    the first word is 0, the stack was not switched, and the second word is sp.  Opcodes: DWARF 5, 7.7.1.
     """
     goroutine, depth = (0x30, 0x28) if is_old else (8, 0)
     plus = bytes([0x23, above])  # DW_OP_plus_uconst

@@ -1,13 +1,13 @@
-"""Steps from code that is known by its bytes: first functions of stacks, linkage stubs, signal trampolines.
+"""Steps from code with known bytes: first functions of stacks, linkage stubs, signal trampolines.
 
-No unwind table describes such code, or a table describes it wrongly.  A pattern quotes its instructions, in
+No unwind table describes such code, or tables are wrong there.  A pattern quotes instructions, in
 the notation of `_pattern`.  Nothing is disassembled, so code that no pattern quotes stays unknown.
 
 Sources, first functions: glibc sysdeps/unix/sysv/linux/x86_64/{clone,clone3,__start_context}.S,
-sysdeps/x86_64/dl-machine.h, the same of aarch64 (clone, clone3) and s390/s390-64 (clone, clone3,
-dl-machine.h); musl src/thread/x86_64/clone.s, arch/x86_64/crt_arch.h;
+sysdeps/x86_64/dl-machine.h, the same files of aarch64 (clone, clone3) and s390/s390-64 (clone,
+clone3, dl-machine.h); musl src/thread/x86_64/clone.s, arch/x86_64/crt_arch.h;
 Boost.Context src/asm/make_{x86_64_sysv,arm64_aapcs}_elf_gas.S, of which PHP's fibers have a copy.
-Linkage stubs: AMD64 psABI section 5.2 (figure 5.2, and the IBT variant); for AArch64 what ld and lld write;
+Linkage stubs: AMD64 psABI section 5.2 (figure 5.2, and the IBT variant); AArch64: stubs of ld and lld;
 s390x ELF ABI, "Procedure Linkage Table".
 """
 
@@ -30,7 +30,7 @@ _TOKEN = re.compile(r"\.\.|(?<!,)[0-9a-f]{2}|[<>(' ]")  # token that is written 
 
 
 class _Pattern(NamedTuple):
-    """A pattern with a group `here`, and the row that holds in that group."""
+    """A pattern with a group `here`, and the row for the addresses in that group."""
 
     text: str
     row: UnwindRow
@@ -39,7 +39,7 @@ class _Pattern(NamedTuple):
 
 @cache
 def _compiled(text: str) -> re.Pattern[bytes]:
-    """Compile a pattern when it is first used: compiling all would take 1/50 of a dump's time."""
+    """Compile a pattern at the first use: compiling all patterns would take 1/50 of a dump's time."""
     regex = _TOKEN.sub(lambda token: _AS_REGEX.get(token[0], rf"\x{token[0]}"), text)
     return re.compile(regex.encode(), re.DOTALL)
 
@@ -47,8 +47,8 @@ def _compiled(text: str) -> re.Pattern[bytes]:
 def _pattern(text: str, row: UnwindRow) -> _Pattern:
     """Return an entry of a table of patterns.
 
-    `text` has hexadecimal bytes, and `..` for any byte.  `<` and `>` enclose the addresses at which `row`
-    holds, `'` encloses the marker.  `(a|b)`, `[a-b]`, `?` and `{1,9}` are as in regular expressions.
+    `text` has hexadecimal bytes, and `..` for any byte.  `<` and `>` enclose the addresses for which `row`
+    is valid, `'` encloses the marker.  `(a|b)`, `[a-b]`, `?` and `{1,9}` are as in regular expressions.
     """
     marker = re.search("'(.*)'", text)
     marker_bytes = bytes.fromhex(re.sub("[<>]", "", marker[1])) if marker else b""
@@ -87,7 +87,7 @@ def _is_in_group(frame: Frame, module: Module, match: re.Match[bytes], first: in
 
     If the group ends in a call, a return address may be the end of the group.  A return address at the start
     of the group usually belongs to the function before, which ends in a call.  If no call precedes the
-    address, other code has stored it as a return address, and it belongs to the group.
+    address, other code has stored the address, which then belongs to the group.
     """
     pc, begin, end = frame.pc, first + match.start("here"), first + match.end("here")
     if frame.exact:
@@ -106,7 +106,7 @@ def _address_or_zero(expression: str) -> Rule:
 # that made the call, rax is not 0, and the return address is at rsp.  DW_OP_breg7 0, deref, breg0 0, lit0,
 # ne, mul give the return address, or zero.
 _AROUND_CLONE = entry_row(AMD64)._replace(ra=_address_or_zero("77 00 06 70 00 30 2e 1e"))
-# AArch64: the same with x30 and x0 (breg30 0, breg0 0, lit0, ne, mul); s390x: with r14 and r2
+# AArch64: the same expression with x30 and x0 (breg30 0, breg0 0, lit0, ne, mul); s390x: with r14 and r2
 _AROUND_CLONE_A64 = entry_row(AARCH64)._replace(ra=_address_or_zero("8e 00 70 00 30 2e 1e"))
 _AROUND_CLONE3_S390X = entry_row(S390X)._replace(ra=_address_or_zero("7e 00 72 00 30 2e 1e"))
 _AROUND_CLONE_S390X = _AROUND_CLONE3_S390X._replace(  # row for clone, which has saved r6 and r7
@@ -115,7 +115,7 @@ _AROUND_CLONE_S390X = _AROUND_CLONE3_S390X._replace(  # row for clone, which has
 )
 
 _AMD64_ANYWHERE = (
-    # glibc __start_context, to which the function of makecontext(3) returns (its table wrongly has a caller):
+    # glibc __start_context, to which the function of makecontext(3) returns (its table is wrong):
     # mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je; call setcontext; mov %rax,%rdi; call exit
     _pattern(
         "<(f3 0f 1e fa)? '48 89 dc 48 8b 3c 24' 48 85 ff 74 .. e8 .. .. .. .. 48 89 c7 e8 .. .. .. ..>",
@@ -142,16 +142,16 @@ _AMD64_AT_ENTRY = (
 _A64_ANYWHERE = (
     # glibc clone, clone3: svc #0; cmp x0, #0; b.eq; b.lt; ret
     _pattern("<'01 00 00 d4' 1f 00 00 f1 .. .. .. 54> .. .. .. 54 c0 03 5f d6", _AROUND_CLONE_A64),
-    # Boost make_fcontext, to whose end a fiber's function returns: adr x1, . + 12; str x1, [x0, #152]; ret;
-    # mov x0, #0; bl _exit
+    # Boost make_fcontext; a fiber's function returns to the end of this code: adr x1, . + 12;
+    # str x1, [x0, #152]; ret; mov x0, #0; bl _exit
     _pattern("'61 00 00 10 01 4c 00 f9' c0 03 5f d6 <00 00 80 d2 .. .. .. [94-97]>", OUTERMOST),
 )
 _A64_AT_ENTRY = (
-    # crt1.o's _start, whose table marks the end one instruction late: nop or bti c; mov x29, #0; mov x30, #0
+    # crt1.o's _start; the table of crt1.o is one instruction late: nop or bti c; mov x29, #0; mov x30, #0
     _pattern("<(1f 20 03|5f 24 03) d5> 1d 00 80 d2 1e 00 80 d2", OUTERMOST),
 )
 _S390X_ANYWHERE = (
-    # glibc clone: svc; ltgr %r2,%r2; je; lmg %r6,%r7,48(%r15); jgl; clone3: the same without lmg
+    # glibc clone: svc; ltgr %r2,%r2; je; lmg %r6,%r7,48(%r15); jgl; clone3: without lmg
     _pattern("<0a .. 'b9 02 00 22 a7 84' .. ..> eb 67 f0 30 00 04 c0 44", _AROUND_CLONE_S390X),
     _pattern("<0a .. 'b9 02 00 22 a7 84' .. ..> c0 44", _AROUND_CLONE3_S390X),
 )
@@ -175,7 +175,7 @@ _AMD64_STUBS = (
     # jmp *GOT(%rip); push index; | jmp PLT0
     _pattern("<ff 25 .. .. .. .. 68 .. .. .. ..> e9 .. .. .. ..", _pushed(0)),
     _pattern("ff 25 .. .. .. .. 68 .. .. .. .. <e9 .. .. .. ..>", _pushed(1)),
-    # endbr64; push index; | jmp PLT0 (with a bnd before, or nops after it)
+    # endbr64; push index; | jmp PLT0 (perhaps with a bnd before, or nops after the jmp)
     _pattern("<f3 0f 1e fa 68 .. .. .. ..> f2? e9 .. .. .. ..", _pushed(0)),
     _pattern("f3 0f 1e fa 68 .. .. .. .. <f2? e9 .. .. .. ..>", _pushed(1)),
     # endbr64; jmp *GOT(%rip)
@@ -234,7 +234,7 @@ class StartStepper:
 
 
 class PltStepper:
-    """Steps from a linkage stub (PLT) to the function that called through it.
+    """Steps from a linkage stub (PLT) to the function that called through the stub.
 
     The stepper answers only for an exact pc.  Stubs of a kind are alike, so each instruction has a fixed row.
     """
@@ -258,9 +258,8 @@ def _signal_row(arch: Arch, kind: SignalFrame) -> UnwindRow:
 class SignalFrameStepper:
     """Steps from a signal trampoline to the interrupted code.
 
-    The kernel's layout of a signal frame is ABI (`core/arches/` has it).  Tables are not used, because SFrame
-    cannot express the layout, and C libraries have different hand-written CFI for it.  Every register of the
-    interrupted code is recovered.
+    The kernel's layout of a signal frame is ABI (see `core/arches/`).  Tables are not used, because SFrame
+    cannot express the layout, and the CFI of C libraries differs.  All registers are recovered.
     """
 
     found = Found.SIGNAL_FRAME

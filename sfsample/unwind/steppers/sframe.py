@@ -4,7 +4,7 @@ From an SFrame row to a caller, step 3 of 4: `SFrameStepper.row_at` looks the pc
 the module (`formats/sframe`), and `to_row` turns the FRE into an `UnwindRow`, which `row.apply_row` executes.
 
 SFrame recovers pc, sp and fp.  Every other register of the caller is unknown.  A damaged function gives no
-row, and its module notes the damage in `problems`.
+row, and the module notes the damage in `problems`.
 """
 
 from sfsample.core.arch import Arch
@@ -38,7 +38,7 @@ class SFrameStepper:
         return None
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
-        """Return only the pc; all addresses if the module has no SFrame, as the answer is always None."""
+        """Return only the pc.  Without SFrame, the answer is always None, so return all addresses."""
         return only_this_pc(frame) if module.tables.sframe else ALL_PCS
 
 

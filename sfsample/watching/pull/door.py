@@ -25,13 +25,13 @@ class Wanted:
 
     def __init__(self, seconds: int, mode: Mode | None = None, rate: float | None = None) -> None:
         self.seconds, self.mode, self.rate = seconds, mode, rate
-        self.gone = False  # the client has gone
+        self.gone = False  # True: the client has closed the connection
         self.ended = threading.Event()
         self.data, self.failure = b"", ""
 
 
 class Door:
-    """The server calls `ask`, `why_unhealthy`, `metrics`, `count`.  The loop calls all other methods."""
+    """The shared state.  The server calls `ask`, `why_unhealthy`, `metrics`, `count`; the loop the others."""
 
     def __init__(self, every_s: float, slice_s: float, sinks: Sequence[Sink] = ()) -> None:
         self.targets = 0
@@ -44,7 +44,7 @@ class Door:
         self.served_s = 0.0  # CPU time of the whole server
         self._wanted: Wanted | None = None
         self.has_ended = False  # the loop has ended
-        # counts by name and label; without a lock, so a count of an answer may be lost
+        # counts by name and label; as no lock protects them, the count of an answer may be lost
         self._counts: dict[str, dict[str, float]] = {name: {"": 0} for name in _COUNTED}
         self._last_slice: dict[str, float] = {}
 

@@ -2,13 +2,14 @@
 
 The size of a request head and the time for its arrival are bounded.  A web page must not reach this port
 through the user's browser, so `Origin` and `Sec-Fetch-Site` must not name another site.  An attacker's DNS
-can give the attacker's name this address, so `Host` must be an allowed name.  A connection gets one answer.
+server can map the attacker's name to this address, so `Host` must be an allowed name.  A connection gets one
+answer.
 
 A server thread that computes holds the GIL, which would lengthen a pause of the target.  So server threads
 compute only while no target thread is held (SUSPEND_LOCK).  They wait and send at any time.
 
---max-overhead does not limit the cost of answers.  They have their own limit: when answers have taken 10 % of
-a CPU, the server accepts no connection for a while.  So a flood of requests does not stop the sampling.
+--max-overhead does not limit the cost of answers.  If answers have taken more than 10 % of a CPU, the server
+accepts no connection for a while.  So a flood of requests does not stop the sampling.
 """
 
 import hmac
@@ -223,7 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(answer.body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """Refuse a request as http.server does, but without its text, which quotes the request."""
+        """Refuse a request, without the text of http.server, because that text quotes the request."""
         raise Refusal(code, HTTPStatus(code).phrase)
 
 

@@ -133,7 +133,7 @@ class Mark:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from pushing the same slices.  Raises SfsampleError if one already pushes."""
+        """Keep other processes from pushing the same slices.  Raises SfsampleError if another one pushes."""
         fd = lock(*os.path.split(self.path))
         if fd is None:
             raise SfsampleError("another process pushes this history to this backend")

@@ -28,7 +28,7 @@ class PushSink(Sink):
         self._begin_s = self._kept_s = 0.0  # begin of the first slice, and end of the latest one
 
     def prepare(self) -> None:
-        """Write a byte to the child.  If none runs, start a child, which also sends slices of old watches."""
+        """Write a byte to the child.  If no child runs, start one, which also sends slices of old watches."""
         with suppress(BlockingIOError):  # the pipe is full: 64 KiB wait for a child
             os.write(self._pipe[1], b"\n")
         if self._child is None or self._child.poll() is not None:
@@ -51,7 +51,7 @@ class PushSink(Sink):
             self._child.wait()
 
     def metrics(self) -> Metrics:
-        """Return the lag of each backend, and the numbers of slices that it has taken and refused."""
+        """Return the lag of each backend, and how many slices the backend has taken and refused."""
         lag, sent, dropped = dict[str, float](), dict[str, float](), dict[str, float]()
         kinds: list[str] = []
         for kind, mark in self._marks:

@@ -38,7 +38,7 @@ def test_structures_tell_the_version(minor):
     structures(11) | structures(12) | {INTERPRETER + 16: THREAD, INTERPRETER + 72: THREAD},
 ], ids=["no thread", "no id", "no id of a thread", "both"])  # fmt: skip
 def test_other_structures_are_refused(words):
-    with pytest.raises(BadInput, match="it is older") as refused:
+    with pytest.raises(BadInput, match="this Python is older") as refused:
         by_shape(words)
     assert not isinstance(refused.value, NotStarted)
 

@@ -1,8 +1,7 @@
-"""Follows x86-64 code from an instruction on, and computes its effects on registers and the stack.
+"""Follows x86-64 code from an instruction on, and computes the effects on registers and the stack.
 
 A value is a symbolic expression of the registers at the start of the search, or None (unknown).  The analysis
-assumes that writes through other pointers do not change the words that the code has saved on its stack.  Only
-the function `read` reads code.
+assumes that writes through other pointers do not change saved words on the stack.
 """
 
 from collections import deque
@@ -17,7 +16,7 @@ ReadBytes = Callable[[int], bytes]  # function: address -> bytes from there on, 
 TestAddress = Callable[[int], bool]
 _MAX_CALLEE_INSTRUCTIONS = 300  # instructions followed in a called function
 _MAX_CALL_DEPTH = 8  # nested calls
-_MAX_INSTRUCTIONS = 5000  # instructions followed for one answer, with those of called functions
+_MAX_INSTRUCTIONS = 5000  # instructions followed for one answer, in called functions too
 _MAX_REACHED = 2000  # instructions of one function, and of the functions to which it jumps
 _MAX_CACHED_INSTRUCTIONS, _MAX_CACHED_FUNCTIONS = 20_000, 20_000
 
@@ -123,7 +122,7 @@ class Flow:
         self._returning: dict[int, bool] = {}
 
     def visits(self, start: int) -> Iterator[Visit]:
-        """Yield the instructions that code may reach from `start`; those after fewer calls come first.
+        """Yield the instructions that code may reach from `start`; instructions after fewer calls come first.
 
         An instruction is yielded once for each value that sp has there.
         """
@@ -131,10 +130,9 @@ class Flow:
         return self._visits(start, 0)
 
     def reached_from(self, start: int) -> tuple[frozenset[int], bool]:
-        """Return the instructions that may run from `start` on, and the ends of calls; True if all are known.
+        """Return the instructions that may run from `start` on, and the ends of calls; True: all are known.
 
-        Instructions of called functions do not count.  Instructions of functions to which the code jumps
-        (tail calls) count.
+        Instructions of called functions do not count; instructions after jumps (tail calls) count.
         """
         seen, ends, todo, is_all = set[int](), set[int](), [start], True
         while todo and len(seen) < _MAX_REACHED:
@@ -187,7 +185,7 @@ class Flow:
                 near.append((end, state))
 
     def may_return(self, function: int) -> bool:
-        """Return True if a call of a function may return.  `abort`, and functions that end in it, do not."""
+        """Return False if a function never returns: `abort`, and functions that always call `abort`."""
         self._left = self._max_instructions
         return self._may_return(function, 1)
 
@@ -203,7 +201,7 @@ class Flow:
             count = 0
             for visit in self._visits(function, depth):
                 count += 1
-                # `longjmp`, and code that begins a coroutine, change to another stack before they jump
+                # `longjmp`, and code that begins a coroutine, change to another stack before the jump
                 instruction, sp = visit.instruction, visit.state.value(SP)
                 jumps_in_place = instruction.jumps_away and (sp is None or sp.base == SP)
                 if instruction.returns or jumps_in_place:

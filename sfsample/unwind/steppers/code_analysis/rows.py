@@ -2,7 +2,7 @@
 
 A search follows code from the pc to its returns.  At a return, sp points to the return address, and the
 callee-saved registers have the caller's values.  All returns that the search finds must agree.  If code never
-returns (the outermost functions of musl), it is followed from the start of the function to the pc instead.
+returns (the outermost functions of musl), the path from the start of the function to the pc gives the row.
 """
 
 from bisect import bisect_right
@@ -23,11 +23,11 @@ _WORD = 8  # bytes
 _DIRECT_CALL = 5  # bytes of the longest call that states its target
 _ENOUGH_INSTRUCTIONS = 300  # instructions after which a search that has found a return ends
 _MAX_SEARCHED = 1500  # instructions without a return; no function of libc or libstdc++ has more
-_MAX_GENERATED = 500  # instructions; more take 20 ms for each new pc, and hardly ever find a return
+_MAX_GENERATED = 500  # instructions; longer searches take 20 ms for each new pc, and hardly ever succeed
 _MAX_KEPT = 5000  # instructions in the cache; each takes about 1 KiB
 _MAX_KEPT_OF_SEARCH = 300  # first instructions of a search, which are cached
 _MAX_REACHED_FUNCTIONS = 200  # functions for which the reached instructions are cached
-_UNSURE = 100  # instructions at the end of a failed search; a search from there might find a return
+_UNSURE = 100  # last instructions of a failed search; a search from one of these might find a return
 _Result = tuple[UnwindRow, State] | None  # row of the search, state at the instruction; None: no return
 _SP = AMD64.sp
 _AT_START = entry_row(AMD64)._replace(guess=True)  # row at the start of any function
@@ -40,8 +40,7 @@ class PassedRows:
     Key: the address and the bytes of an instruction (b"" if code does not change).  A search passes hundreds
     of instructions, and threads stop at many instructions of few functions (compiled loops).  The row of a
     search is the row at its first instruction.  A passed instruction leads to the same returns, so its row
-    can be computed from that row.  A failed search of generated code is cached, too: a search from the next
-    instruction would fail as well.
+    can be computed from that row.  A failed search of generated code is also cached.
     """
 
     def __init__(self) -> None:
@@ -75,7 +74,7 @@ class PassedRows:
 
 
 class CodeOfFile:
-    """The code of one file, wherever it is mapped."""
+    """The code of one file, for all processes that map the file."""
 
     def __init__(self, image: ElfImage) -> None:
         self._flow = Flow(
@@ -123,7 +122,7 @@ class CodeOfFile:
 
 
 class GeneratedCode:
-    """The code of a process that lies in no file; each search reads it again, because it may change."""
+    """Code of a process that lies in no file; each search reads the code again, because code may change."""
 
     def __init__(self, code: ReadCode) -> None:
         self._read = lambda address: code(address, LONGEST)
@@ -179,7 +178,7 @@ def _at_return(state: State) -> UnwindRow | None:
 
 
 def _cfa_rule(cfa: Value) -> Rule | None:
-    """Return the rule for a CFA; None if it lies below sp, or on a stack to which the code switches."""
+    """Return the rule for a CFA; None if the CFA lies below sp, or on a stack to which code switches."""
     place = cfa.place
     if place is None:
         return None if cfa.base == _SP and cfa.offset < _WORD else _plain(cfa)

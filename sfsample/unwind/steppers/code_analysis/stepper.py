@@ -1,7 +1,7 @@
 """Steps from x86-64 code that no table describes; its instructions show where the return address is.
 
 `rows.py` computes the row.  The row is a guess, so all tables are asked first, and the return address must
-follow a call.  Code in a file is read from the file.  Generated code is read from memory, later than the
+follow a call.  Code in a file is read from the file.  Generated code is read from memory, after the
 registers.  The decoder is imported when a walk first meets code without a table.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CodeStepper:
-    """Steps by instructions.  `code` reads code that lies in no file; if it is None, such code has no row."""
+    """Steps by instructions.  `code` reads code that lies in no file; None: such code has no row."""
 
     found = Found.CODE
 
@@ -28,7 +28,7 @@ class CodeStepper:
         self._generated: GeneratedCode | None = None
 
     def reading(self, code: ReadCode) -> "CodeStepper":
-        """Return the stepper for one process; `code` reads its generated code."""
+        """Return the stepper for one process; `code` reads the process's generated code."""
         return CodeStepper(code)
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
