@@ -14,7 +14,7 @@ from sfsample.errors import NoReturn, NoThread, ReadFailed, TargetError
 from sfsample.process.descendants import Descendants, why_no_samples
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.labels import identify
-from sfsample.process.process import LiveProcess
+from sfsample.process.process import open_process
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording.choose_sampler import choose_sampler
 from sfsample.recording.options import DEFAULT_OPTIONS, RecordOptions
@@ -35,17 +35,11 @@ _MAX_IDLE_S = 1.0  # seconds without CPU time, after which an overdue sampling t
 
 
 def record(
-    pids: int | Iterable[int],
-    duration: float | None = None,
-    options: RecordOptions = DEFAULT_OPTIONS,
-    *,
-    should_stop: Callable[[], bool] | None = None,
-    clock: Clock | None = None,
-    profile: Profile | None = None,
-    tell: Callable[[str], None] | None = None,
-    all_of: bool = True,
-    images: ImageCache | None = None,
-) -> Profile:
+    pids: int | Iterable[int], duration: float | None = None, options: RecordOptions = DEFAULT_OPTIONS, *,
+    should_stop: Callable[[], bool] | None = None, clock: Clock | None = None,
+    profile: Profile | None = None, tell: Callable[[str], None] | None = None,
+    all_of: bool = True, images: ImageCache | None = None,
+) -> Profile:  # fmt: skip
     """Sample one process or several.
 
     `duration`: seconds; None: until the target ends or `should_stop` returns True.  The sampling thread calls
@@ -53,7 +47,7 @@ def record(
     system call on the target, the calling thread calls `should_stop`.  `profile`: receives the samples;
     another thread may read it during the recording.  `tell`: called with a line of text after missed ticks,
     at most once a second.  `all_of` False: sample the other processes if one process cannot be sampled.
-    `images`: cache of opened files, which several recordings may share.
+    `images`: files and processes that earlier recordings have opened; this one leaves its processes there.
 
     If the target is a child of the calling program, do not call `Popen.poll`, `wait` or waitpid(2) for the
     child during the recording.  Popen would take a stop by sfsample for the child's end.  Use waitid(2) with
@@ -65,26 +59,27 @@ def record(
     wanted = _check(pids, duration)
     counts = profile or Profile(options.rate, timeline=options.timeline)
     counts.stats.mode, counts.labels = options.mode, dict(options.labels)
-    images = images or ImageCache()
+    opened = images or ImageCache()
     began_s: float | None = None  # time of the first tick (time.monotonic)
 
     def work(stop: Callable[[], bool]) -> None:
         nonlocal began_s
-        open_process = partial(LiveProcess, stack_bytes=options.stack_bytes, image_cache=images)
-        finder = Descendants(wanted, partial(open_process, attach=False)) if options.subprocesses else None
+        open_any = partial(open_process, stack_bytes=options.stack_bytes, images=opened)
+        finder = Descendants(wanted, partial(open_any, attach=False)) if options.subprocesses else None
         processes = Processes((), finder)
         try:
-            open_named = partial(open_process, attach=not options.perf_events)
-            processes.open_named(wanted, open_named, counts.stats, all_of=all_of and began_s is None)
-            _identify(counts, processes, images, environ=options.environ)
+            processes.open_named(
+                wanted, partial(open_any, attach=not options.perf_events), counts.stats,
+                all_of=all_of and began_s is None,
+            )  # fmt: skip
+            _identify(counts, processes, opened, environ=options.environ)
             start, began_s = began_s, began_s or time.monotonic()
-            recording = Recording(
-                processes, options, counts, duration, start, tell or (lambda _: None), images
-            )
+            recording = Recording(processes, options, counts, duration, start, tell or str, opened)
             INSTRUCTIONS.begin()
             choose_sampler(recording, clock).run(stop)
             # labels again: a program that had just started may have published its labels meanwhile
-            _identify(counts, processes, images, environ=options.environ)
+            _identify(counts, processes, opened, environ=options.environ)
+            processes.leave_open(images)
         finally:
             INSTRUCTIONS.begin(float("inf"))
             processes.close(counts.stats)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from sfsample.core.memory import BytesMemory
-from sfsample.core.snapshot import Capture, SchedulerEvidence, ThreadSnapshot
+from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason, common_tail
 from sfsample.modules.location import Located
 from sfsample.modules.module import Module
@@ -298,7 +298,8 @@ class ThreadCapturer:
             if functions and counters == reading.counters:  # the thread has not run meanwhile
                 return functions
         elif evidence is not None and self._with_kernel is not False:
-            return captured.kernel or _running_call(evidence)
+            call = None if evidence.call is None else syscall_name(evidence.call)
+            return captured.kernel or (() if call is None else (f"sys_{call}",))
         return captured.kernel
 
     def gil(self, thread: Thread) -> Gil | None:
@@ -378,11 +379,6 @@ class ThreadCapturer:
         all_modules = (*[known[pc] for pc in inner], *modules[len(modules) - again :])
         kernel = () if stack.frames else _KERNEL_WORKER
         return CapturedStack(snapshot, stack, self._generation, all_modules, kernel, again)
-
-
-def _running_call(evidence: SchedulerEvidence) -> tuple[str, ...]:
-    name = None if evidence.call is None else syscall_name(evidence.call)
-    return () if name is None else (f"sys_{name}",)
 
 
 def _last_stop(asleep: SyscallInfo, taken: ThreadSnapshot, stack: Stack) -> LastStop:

@@ -5,13 +5,14 @@ The constructor makes every check that can refuse the process.  `close` leaves n
 
 import os
 import time
+from contextlib import suppress
 from functools import partial
 
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.memory import Address
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.walk_limits import DEFAULT_STACK_BYTES
-from sfsample.errors import NotPermitted, UnsupportedTarget
+from sfsample.errors import NotPermitted, TargetError, UnsupportedTarget
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture_running import ANY_THREAD, RunningCapture, StopFilter
@@ -37,6 +38,7 @@ _DETACH_POLL_S = 0.0002
 # Attempts to attach.  The next attempt may succeed if the thread was exiting (an execve(2) may then give its
 # id to another thread), or if another tracer has just detached.
 _MAX_ATTEMPTS = 3
+_MAX_RECORDINGS = 10  # recordings until a process is opened anew, as the caches of `capturer` grow
 
 
 class LiveProcess:
@@ -56,6 +58,8 @@ class LiveProcess:
         check_not_aside(pid)
         self.proc = ProcFs(pid)
         self.accounted_ns: int | None = None  # CPU time of the process that a recording has counted
+        self.capturer: object = None  # `ThreadCapturer` of a recording; a later one uses its caches
+        self._recordings = 1
         self._mapped = False  # True: the memory map was readable
         try:
             self.arch = check(self.proc)
@@ -66,6 +70,7 @@ class LiveProcess:
             stat = self.proc.stat()
             # `start_time` in clock ticks since boot
             self.start_time, self.name = (stat.starttime, stat.name) if stat else (0, "?")
+            self._program = stat.program if stat else ()
             tables_of = partial(images.tables_of, self.root.root)
             self.modules = ModuleMap(self._maps, self.opener, self._read_memory, tables_of)
             self.modules.refresh()
@@ -78,6 +83,19 @@ class LiveProcess:
         self._new_ids = NewIds()
         self.copy = StackCopy(pid, self.arch, self._extent, stack_bytes)
         self.running_capture = RunningCapture(pid, self.arch, self.copy, child=child)
+
+    def resume(self, images: ImageCache, *, attach: bool) -> bool:
+        """Begin another recording; False: the process must be opened anew, for example after an execve(2)."""
+        self._recordings, self.accounted_ns, self.copy.cut_short = self._recordings + 1, None, 0
+        self._forget_ended([])  # another thread may have the id of a thread by now
+        stat = self.proc.stat()
+        # the kernel does not show the program if sfsample may not read the process any more
+        if stat is None or not stat.stack_top or stat.program != self._program:
+            return False
+        if attach:
+            check_permitted(self.proc)
+        self.running_capture = RunningCapture(self.pid, self.arch, self.copy, child=self.is_child)
+        return self._recordings <= _MAX_RECORDINGS and _root_of(self.proc, images) == self.root
 
     def _wait_for_own_detach(self, tid: int) -> None:
         """Wait until the kernel has ended a finished thread of sfsample, and so detached its tracees."""
@@ -204,6 +222,16 @@ class LiveProcess:
         """Release every thread that was asked to stop, and close all files."""
         self.release()
         self.close_files()
+
+
+def open_process(pid: int, stack_bytes: int, images: ImageCache, *, attach: bool) -> LiveProcess:
+    """Return the process that an earlier recording has left open in `images`, or open it."""
+    if process := images.processes.pop(pid, None):
+        with suppress(TargetError):  # the constructor will raise it, too
+            if process.resume(images, attach=attach):
+                return process
+        process.close()
+    return LiveProcess(pid, stack_bytes, attach=attach, image_cache=images)
 
 
 def _root_of(proc: ProcFs, images: ImageCache) -> ProcessRoot:

@@ -13,8 +13,6 @@ from sfsample.recording.options import RecordOptions
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
 
-_UNOPENED = "subprocess not recorded: the recording ended before its turn"
-
 
 class Processes:
     """The open processes: `named` by the user, and `descendants` that sfsample has found.
@@ -89,13 +87,25 @@ class Processes:
                 processes.remove(process)
         process.close()
 
+    def leave_open(self, images: ImageCache | None) -> None:
+        """Leave the processes to the next recording; close those that this one did not take over."""
+        if images is None:
+            return
+        processes, self.named, self.descendants = self.all, [], []
+        for process in processes:
+            process.release()
+        for process in images.processes.values():
+            process.close()
+        images.processes = {process.pid: process for process in processes}
+
     def close(self, stats: Stats) -> None:
         """Close every process, and count the descendants that were not opened."""
         for process in self.all:
             self.end(process)
         if self._finder:
             if self._finder.waiting:
-                stats.note(_UNOPENED, len(self._finder.waiting))
+                text = "subprocess not recorded: the recording ended before its turn"
+                stats.note(text, len(self._finder.waiting))
             self._finder.close()
 
 

@@ -79,13 +79,15 @@ class PtraceSampler:
     def _sampler_of(self, process: LiveProcess, recording: Recording | None = None) -> ProcessSampler:
         recording = recording or self._recording
         options, named = recording.options, process in self._processes.named
-        unwinder = Unwinder(process.modules, steppers=options.steppers, max_frames=options.max_frames)
-        if named:
-            unwinder.prepare(process.arch)
-        capturer = ThreadCapturer(
-            process, unwinder, stop=options.stop, kernel=options.kernel_frames,
-            python=options.python is not PythonView.OFF, gil=options.gil,
-        )  # fmt: skip
+        capturer = process.capturer
+        if not isinstance(capturer, ThreadCapturer) or capturer.problems.total():  # problems count once
+            unwinder = Unwinder(process.modules, steppers=options.steppers, max_frames=options.max_frames)
+            if named:
+                unwinder.prepare(process.arch)
+            capturer = process.capturer = ThreadCapturer(
+                process, unwinder, stop=options.stop, kernel=options.kernel_frames,
+                python=options.python is not PythonView.OFF, gil=options.gil,
+            )  # fmt: skip
         waits = None
         if options.mode == "wall":
             peers = self._peers if options.blame else None

@@ -47,7 +47,7 @@ class SliceRecorder:
         self._reported: set[str] = set()  # printed causes of missing names and of missing samples
         self._share = Share(options.record.max_overhead or 1.0, lambda: time.process_time() - door.served_s)
         self._gap: tuple[float, str] | None = None  # begin of the present gap, and its reason
-        self._images = ImageCache()  # open files of the targets, which the next slice uses again
+        self._images = ImageCache()  # open files and processes, which the next slice uses again
 
     def prepare(self) -> None:
         """Check that the sinks can keep slices."""
@@ -68,7 +68,6 @@ class SliceRecorder:
                options: RecordOptions | None) -> Stats:  # fmt: skip
         """Record a slice, and keep it if it has a sample.  `options`: instead of the options of the watch."""
         share = self._share.left()
-        self._images.begin_slice()
         options = options or replace(self._options.record, max_overhead=share)
         self.has_kept = False
         profile = Profile(options.rate, timeline=FORMATS[self._options.files.format].timeline)

@@ -9,7 +9,6 @@ import pytest
 
 from sfsample.core.filesystem import Root
 from sfsample.errors import FormatError
-from sfsample.process import image_cache as module
 from sfsample.process.image_cache import ImageCache
 
 LIBRARY = Path(__file__).parents[1] / "fixtures/v3/libcallee.so"
@@ -101,27 +100,14 @@ def test_root_is_opened_once_for_each_mount_namespace():
     assert cache.root("/", "mnt:[2]") is not root
 
 
-def test_full_cache_drops_the_oldest_entry(monkeypatch):
-    monkeypatch.setattr(module, "_MAX_ENTRIES", 2)
-    cache = ImageCache()
-    first = cache.root("/", "1")
-    for number in (2, 3):
-        cache.root("/", str(number))
-
-    assert len(cache._roots._used) == 2
-    assert cache.root("/", "1") is not first
-
-
-def test_files_that_a_slice_did_not_use_are_dropped_at_the_next_one():
+def test_file_that_nothing_uses_is_closed():
     """A deleted file must not keep its space on the disk for as long as a watch runs."""
     cache = ImageCache()
     image = open_image(cache, LIBRARY)
-    for _ in range(3):
-        cache.begin_slice()
-        assert open_image(cache, LIBRARY) is image, "used in each slice"
+    tables = cache.tables_of(None, image)
+    assert open_image(cache, LIBRARY) is image
+    assert cache.tables_of(None, image) is tables
     dropped = weakref.ref(image)
-    del image
-    cache.begin_slice()
-    cache.begin_slice()
+    del image, tables
     gc.collect()
     assert dropped() is None

@@ -48,7 +48,8 @@ class WaitReader:
 
     def _of_channels(self, parked: Sequence[Goroutine]) -> dict[int, GoWait]:
         link, objects = self._layout.sudog_link, dict[int, tuple[int, ...]]()
-        sudogs = [(g.address, g.waiting) for g in parked if _has_channel(g.state)]
+        waiters = [g for g in parked if g.state.startswith(_CHANNEL_STATES)]
+        sudogs = [(g.address, g.waiting) for g in waiters if not g.state.endswith(_NO_CHANNEL)]
         for _ in range(_MAX_CASES):
             cases = [(g, data) for g, data in self._pointed(sudogs, _SUDOG_BYTES) if word_in(data) == g]
             for g, data in cases:
@@ -105,7 +106,3 @@ class WaitReader:
         known = [(g, pointer) for g, pointer in pointers if pointer]
         copies = self._read([(pointer, size) for _, pointer in known]) if known else []
         return [(g, data) for (g, _), data in zip(known, copies, strict=True) if data]
-
-
-def _has_channel(state: str) -> bool:
-    return state.startswith(_CHANNEL_STATES) and not state.endswith(_NO_CHANNEL)
