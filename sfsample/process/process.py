@@ -7,6 +7,7 @@ import os
 import time
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.memory import Address
@@ -58,7 +59,8 @@ class LiveProcess:
         check_not_aside(pid)
         self.proc = ProcFs(pid)
         self.accounted_ns: int | None = None  # CPU time of the process that a recording has counted
-        self.capturer: object = None  # `ThreadCapturer` of a recording; a later one uses its caches
+        # options and `ThreadCapturer` of the last recording; one with the same options uses its caches again
+        self.capturer: tuple[object, Any] = (), None
         self._recordings = 1
         self._mapped = False  # True: the memory map was readable
         try:

@@ -79,15 +79,19 @@ class PtraceSampler:
     def _sampler_of(self, process: LiveProcess, recording: Recording | None = None) -> ProcessSampler:
         recording = recording or self._recording
         options, named = recording.options, process in self._processes.named
-        capturer = process.capturer
-        if not isinstance(capturer, ThreadCapturer) or capturer.problems.total():  # problems count once
+        how = (options.steppers, options.max_frames, options.stop, options.kernel_frames, options.python,
+               options.gil)  # fmt: skip
+        made_for, capturer = process.capturer
+        is_same = made_for == how and isinstance(capturer, ThreadCapturer)
+        if not is_same or capturer.problems.total():  # problems count once
             unwinder = Unwinder(process.modules, steppers=options.steppers, max_frames=options.max_frames)
             if named:
                 unwinder.prepare(process.arch)
-            capturer = process.capturer = ThreadCapturer(
+            capturer = ThreadCapturer(
                 process, unwinder, stop=options.stop, kernel=options.kernel_frames,
                 python=options.python is not PythonView.OFF, gil=options.gil,
             )  # fmt: skip
+            process.capturer = how, capturer
         waits = None
         if options.mode == "wall":
             peers = self._peers if options.blame else None

@@ -114,17 +114,19 @@ def test_each_recording_counts_its_own_problems_and_cpu_time(monkeypatch):
     with _target() as target:
         _record(target, images)
         process = images.processes[target.pid]
-        capturer = process.capturer
+        _, capturer = process.capturer
         capturer.kernel_refused = True
         used_ns = process.proc.cpu_ns()
         process.accounted_ns = 0
         assert _record(target, images).stats.cpu_charged_ns < used_ns, "only what it has used meanwhile"
         assert process is images.processes[target.pid]
-        assert process.capturer is not capturer
-        assert not process.capturer.problems.total()
-        capturer, process.capturer.go.problem = process.capturer, ""
+        assert process.capturer[1] is not capturer
+        _, capturer = process.capturer
+        assert not capturer.problems.total()
         _record(target, images)
-        assert process.capturer is capturer, "no problem: its caches are used again"
+        assert process.capturer[1] is capturer, "no problem: its caches are used again"
+        sfsample.record(target.pid, 0.1, sfsample.RecordOptions(mode="wall", max_frames=9), images=images)
+        assert process.capturer[1] is not capturer, "other options"
         images.processes.pop(target.pid).close()
 
 

@@ -97,7 +97,7 @@ class FakeProcess:
         self.pid = pid
         self.closed = False
         self.start_time, self.name = 5, "?"
-        self.capturer: object = None
+        self.capturer: tuple[object, object] = (), None
         self.clock = clock
         self.states = dict(threads or [(pid, "R")])
         self.captured: list[tuple[int, float]] = []  # thread id, and time on the clock
