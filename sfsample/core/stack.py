@@ -51,7 +51,7 @@ class Frame(NamedTuple):
     def lookup_pc(self) -> int:
         """The address to look up in tables and symbols.
 
-        A return address is replaced by an address inside the call instruction.  The return address itself may
+        For a return address, this address lies inside the call instruction.  The return address itself may
         belong to the next function: the last instruction of a function may be `call abort`.  The innermost
         frame is exact, and so is a frame that a signal interrupted.  No other code subtracts 1.
         """

@@ -54,7 +54,7 @@ _MAX_ATTEMPTS = 3  # attempts to read facts and stack while the thread does not 
 _MAX_REST_NS = 5_000_000  # longest wait in ns until a thread that seldom runs sleeps again
 _MAX_RESTS_NS = 100_000_000  # limit in ns for the sum of these waits in one look
 _MAX_FRAME_BYTES = 4096  # largest size of a Python frame with its variables
-_MAX_GO_FILES = 256  # descriptors that sfsample looks up because goroutines wait for them
+_MAX_GO_FILES = 256  # descriptors to look up, of files for which goroutines wait
 _MAX_FACTS_S = 0.5  # time in seconds to read the kernel's facts of threads that were not captured
 
 
@@ -105,7 +105,7 @@ class Dumper:
             self.process.release()
 
     def _look_at_goroutines(self) -> None:
-        """At the first look, read all goroutines; at later looks, find those with locks that have not run."""
+        """Read all goroutines at the first look; later, find the goroutines with locks that have not run."""
         reader = self._capturer.go.reader
         if reader is not None:
             self._go = self._go._replace(unmoved=reader.unmoved(self._with_locks))
@@ -256,7 +256,7 @@ class Dumper:
         return python if python.startswith(name) or (python and name == self._process_name) else name
 
     def _python_facts(self, thread: ThreadDump, stack: PythonStack) -> PythonFacts:
-        """Return facts from objects in the frames of a thread that has not run since its capture began."""
+        """Return facts from objects in a thread's frames; none, if the thread has run since its capture."""
         reader, facts, call = self._reader(), PythonFacts(), thread.call
         if reader is None:
             return facts
@@ -327,7 +327,7 @@ class Dumper:
 
 
 def _is_one_moment(thread: ThreadDump, counters: bytes | None, snapshot: ThreadSnapshot) -> bool:
-    """Return True if the thread ran at the capture and when its facts were read, or slept all the time."""
+    """Return True if the thread ran at the capture and at the reading of its facts, or at neither."""
     if not _slept(snapshot):
         return thread.state not in "SD" and thread.call is None
     return thread.state != "R" and snapshot.scheduler is not None and snapshot.scheduler.before == counters

@@ -40,7 +40,7 @@ Meanwhile = Callable[[list[ProcessDump]], object]
 Dumps = tuple[list[ProcessDump], list[SfsampleError]]
 _T = TypeVar("_T")
 
-_MAX_FOLLOWED = 8  # descendants that are captured because a process waits for them
+_MAX_FOLLOWED = 8  # descendants to capture, for which a process waits
 _MAX_SLEEP_S = 0.05  # seconds between two calls of `should_stop`
 
 
@@ -136,9 +136,9 @@ class _Run:
         return list(filter(None, results)), self._failures
 
     def _follow(self) -> None:
-        """Open and look at the descendants that a process waits for, because they may be in a deadlock.
+        """Open and look at the descendants for which a process waits: they may be in a deadlock.
 
-        sfsample does not stop them: the user has not named them, and all threads of a deadlock sleep.
+        sfsample stops no descendant: the user has not named it, and all threads of a deadlock sleep.
         """
         named = tuple(self._dumpers)
         for pid in (chain := list(named)):

@@ -184,7 +184,7 @@ def _without_wrappers(rows: Iterable[FrameRow]) -> Iterator[FrameRow]:
 
 
 def _is_of_go_runtime(names: Sequence[NamedFrame]) -> bool:
-    """Return True for functions of Go's runtime, which only repeat what the goroutine's state says."""
+    """Return True if all functions are of Go's runtime: the goroutine's state says the same."""
     return all((name.function or "").startswith("runtime.") for name in names)
 
 

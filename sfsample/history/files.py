@@ -60,7 +60,7 @@ class Damaged(BadInput):
 
 
 class HistoryFile:
-    """An open history file.  Methods raise BadInput if it is damaged, sqlite3.Error if a write fails."""
+    """An open file.  Its methods raise BadInput for a damaged file, and sqlite3.Error if a write fails."""
 
     def __init__(self, path: str, *, write: bool = False) -> None:
         if write:
@@ -236,7 +236,7 @@ class HistoryFile:
         return self._report(facts, stats, columns), slices
 
     def stacks(self, facts: SliceFacts) -> _Stacks:
-        """Return a slice's statistics and columns.  Raises BadInput if their sum is not `facts.samples`."""
+        """Return a slice's statistics and columns.  Raises BadInput if `facts.samples` is not the total."""
         stacks = len(self.names(facts.service).stacks)
         for stats, blob in self._rows("SELECT stats, rows FROM stacks WHERE id = ?", facts.number):
             columns = blobs.unpack_columns(blob, stacks, self._budget)
@@ -282,11 +282,11 @@ class HistoryFile:
         self._insert(merged, stats, columns)
 
     def pin(self, facts: SliceFacts) -> None:
-        """Pin a slice, so that it is never merged, and is deleted last if the history is too large."""
+        """Pin a slice: it is never merged, and if the history is too large, pinned slices go last."""
         self._run("UPDATE slice SET pinned = 1 WHERE id = ?", facts.number)
 
     def compact(self) -> None:
-        """Free the space of deleted slices if they took more than 1/8 of the file; not within `writing`."""
+        """Free the space of deleted slices if it is more than 1/8 of the file; not within `writing`."""
         [(free, pages)] = self._rows("SELECT * FROM pragma_freelist_count, pragma_page_count")
         if 8 * free > pages:
             self._run("VACUUM")

@@ -39,7 +39,7 @@ Pair = tuple[Span, Span]
 def ordinary_pairs(
     slices: Sequence[SliceFacts], one: Sequence[SliceFacts], other: Sequence[SliceFacts]
 ) -> tuple[list[Pair], str]:
-    """Return pairs, nearest first, and their description; `one`, `other`: slices of the compared times."""
+    """Return the nearest pairs first, and a description; `one`, `other`: slices of the compared times."""
     length_s = min(_length_s(one), _length_s(other))
     first, second = sorted((_span(one), _span(other)))
     longest_s = 1.01 * length_s
@@ -104,7 +104,7 @@ class _Covered:
         return chosen
 
     def _count(self, span: Span) -> int:
-        """Return the number of slices in a period, or 0 if they cover too little of the period."""
+        """Return the number of slices in a period, or 0 if slices cover too little of the period."""
         first, end = (bisect_left(self._middles, at_s) for at_s in span)
         covered_s = self._sums[end] - self._sums[first]
         return end - first if covered_s >= _LEAST_COVERED * (span.end_s - span.begin_s) else 0

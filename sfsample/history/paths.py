@@ -47,7 +47,7 @@ def file_names(directory: str) -> list[FileName]:
 
 
 def files_set_aside(directory: str) -> list[tuple[FileName, str]]:
-    """Return the damaged files that were set aside (former name, path), the oldest first.  Raises OSError."""
+    """Return former name and path of each damaged file that was set aside, oldest first.  Raises OSError."""
     return sorted((name, os.path.join(directory, found)) for found, name in _matching(directory, _ASIDE))
 
 
@@ -71,7 +71,10 @@ def check_owner(path: str, *, directory: bool = False) -> None:
 
 
 def remove(name: FileName) -> None:
-    """Unlink a file of a history.  SQLite's files beside it go first: a new file would inherit them."""
+    """Unlink a file of a history.
+
+    SQLite's files beside it go first: a new file of this name would inherit them.
+    """
     for suffix in (*BESIDE, ""):
         with suppress(FileNotFoundError):
             os.unlink(name.path + suffix)

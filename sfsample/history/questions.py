@@ -23,7 +23,7 @@ class Compared(NamedTuple):
     """A comparison of two times."""
 
     sides: list[Side]  # before and after
-    ordinary: Ordinary  # pairs of ordinary times; a change must be larger than their differences
+    ordinary: Ordinary  # pairs of ordinary times; a change must be larger than the pairs' differences
     reports: list[Report]  # reports of both sides; [] without `keep_reports`
 
 

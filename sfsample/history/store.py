@@ -1,4 +1,4 @@
-"""A history in a directory.  Several watches may write, each its own services, while other programs read."""
+"""A history in a directory.  Each watch writes its own services, while other processes write or read."""
 
 import os
 import sqlite3

@@ -8,6 +8,9 @@ from sfsample.core.stack import Frame
 from sfsample.modules.module import Module
 
 IN_POOL = "pool"  # `found` of a long wait at a condition variable at which other threads also wait
+HELD_BY = "[held by]"  # start of the frame between a waiter and its holder (--blame)
+# frames instead of a stack: sfsample did not stop the holder; one of several threads may be the holder
+NO_STACK = UNSEEN, ONE_OF_SEVERAL = "[stack not captured]", "[one of several threads]"
 PROCESS_KEY_STEP = 1 << 22  # number above every pid: PID_MAX_LIMIT, Linux include/linux/threads.h
 # beginning of the path of an installed file: a directory of packages, or of the standard library
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/|.*/lib(?:64)?/python3(?:\.\d+t?|\d+\.zip)/")

@@ -355,7 +355,7 @@ class ThreadCapturer:
         return not any(map(module_map.will_retry_open, without_module))
 
     def _have_moved(self, modules: frozenset[Module], without_module: frozenset[int] = frozenset()) -> bool:
-        """Return True if pages of these modules were replaced since the maps were read.
+        """Return True if pages of `modules` were replaced since the maps were read.
 
         False for a `ConsistentCapture`, which has read the maps while all threads were stopped.
         """

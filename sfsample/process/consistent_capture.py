@@ -38,7 +38,7 @@ class ConsistentCapture(NamedTuple):
     ran: tuple[int, ...]  # sleeping threads that ran meanwhile: their stacks are from another instant
 
     def read(self, thread: Thread) -> SleepingThread | None:
-        """Return the reading of a thread that slept; None: it did not sleep, or could not be read."""
+        """Return the reading of a sleeping thread; None: the thread did not sleep, or was unreadable."""
         return self.asleep.get(thread.tid)
 
     def capture(

@@ -75,7 +75,7 @@ class WakeUp(NamedTuple):
 
 
 def classify(before: BeforeStop, after: SchedulerEvidence | None, wake_up: WakeUp) -> RunState:
-    """Return the state of a thread when it was asked to stop; `after` is None while it has not stopped.
+    """Return the state of a thread when it was asked to stop; `after` is None until the thread has stopped.
 
     If a thread was put on a CPU once between the request and the stop, it had waited for a CPU, or slept.
     The stack may have changed since the tick, unless the thread lost its CPU to sfsample and did not run.

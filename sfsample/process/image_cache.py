@@ -19,7 +19,7 @@ from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.unwind_tables import UnwindTables
 
-_MAX_ENTRIES = 512  # entries of each kind; each image keeps a file open
+_MAX_ENTRIES = 512  # images, tables or roots; an image keeps a file open
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")

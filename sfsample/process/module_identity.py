@@ -42,14 +42,14 @@ class ModuleIdentities:
         self._sets: dict[frozenset[Module], _Identity] = {}
 
     def replaced(self, tid: int, modules: frozenset[Module]) -> bool:
-        """Return True if one of these modules is no longer mapped at its address in thread `tid`."""
+        """Return True if a module of `modules` is no longer mapped at its address in thread `tid`."""
         identity = self._identity(modules)
         if identity.pieces.read(tid) == identity.fingerprints:
             return False
         return any(self._is_replaced(tid, module) for module in modules)
 
     def moved(self, modules: frozenset[Module], without_module: frozenset[int] = frozenset()) -> bool:
-        """If code of these modules is no longer mapped as before, read the maps again and return True.
+        """If code of `modules` is no longer mapped as before, read the maps again and return True.
 
         Also check the code at the addresses `without_module` (memory without a file, or a file that is no ELF
         file).  Return False if the process has ended.
@@ -84,7 +84,7 @@ class ModuleIdentities:
         return bool(changed)
 
     def _open_what_is_there(self, replaced: Mapping) -> None:
-        """Open the modules that have replaced a mapping; they are checked before the next capture."""
+        """Open the modules that have replaced a mapping; the next capture first checks these modules."""
         for mapping in self._map.mappings:
             if mapping.executable and replaced.start <= mapping.start < replaced.end:
                 self._map.find(mapping.start)

@@ -135,7 +135,7 @@ class Family:
         self._subprocesses = subprocesses
 
     def has(self, record: Record) -> bool:
-        """Return True if a record belongs to these processes or reports losses; call in order of time."""
+        """Return True if a record belongs to the family or reports losses; records come in order of time."""
         if isinstance(record, Lost):
             return True
         if self._subprocesses and isinstance(record, Born) and record.parent in self._pids:

@@ -132,7 +132,7 @@ class LiveProcess:
         return tids
 
     def thread(self, tid: int) -> Thread:
-        """Return the object of a thread: the same object until the thread ends."""
+        """Return the `Thread` of a thread id: the same instance until the thread ends."""
         thread, files = self._threads.get(tid), self.proc.thread(tid)
         if thread is None or thread.files is not files:
             thread = self._threads[tid] = Thread(tid, files)

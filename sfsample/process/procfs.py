@@ -91,7 +91,7 @@ def read_text(path: str) -> str:
 
 
 def read_link(path: str) -> str | None:
-    """Return the path to which a symbolic link of /proc points, or None."""
+    """Return the path to which a symbolic link of /proc points; None: unreadable."""
     return looked_at(lambda: os.readlink(path))
 
 
@@ -202,7 +202,7 @@ class ProcFs:
         return FileIO(os.open(f"task/{self.anchor()}/exe", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir))
 
     def link(self, name: str) -> str | None:
-        """Return the path to which a symbolic link ("exe", "ns/mnt") points, or None."""
+        """Return the path to which a symbolic link ("exe", "ns/mnt") points; None: unreadable."""
         try:
             return os.readlink(name, dir_fd=self._dir)
         except OSError:
@@ -301,7 +301,7 @@ class ProcFs:
         return None
 
     def thread(self, tid: int) -> ThreadFiles:
-        """Return the files of a thread: the same object until `keep_only` finds that the thread has ended."""
+        """Return the files of a thread: the same instance until `keep_only` drops the thread."""
         files = self._threads.get(tid)
         if files is None:
             check = self._raise_if_in_trouble

@@ -121,7 +121,7 @@ class RegisterReader:
         self.arch = with_pac_mask(self.arch, bytes(words))
 
     def by_dwarf_number(self) -> Registers:
-        """Return the registers that `read` has read, by DWARF number."""
+        """Return the registers of the last `read`, by DWARF number."""
         raw, registers = memoryview(self.words).cast("B"), Registers()
         for register_set in self._layout.sets:
             registers |= decode(register_set, raw, self.arch)

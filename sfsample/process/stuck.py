@@ -20,7 +20,7 @@ _DELAY_S = 15.0  # least time in seconds that a process is set aside
 
 
 class LeftBehind(SystemExit):
-    """Raised in a stuck thread when its call returns; by then, another thread does the work."""
+    """Raised in a stuck OS thread when its call returns; by then, another OS thread does the work."""
 
 
 class SetAside(AlreadyTraced):
@@ -37,7 +37,7 @@ class _Aside(NamedTuple):
         return os.path.exists(f"/proc/self/task/{self.os_thread}")
 
 
-# (process id, start time) -> the stuck OS thread, and when the process is tried again
+# (process id, start time) -> the stuck OS thread, and the time of the next attempt
 _aside: dict[tuple[int, int], _Aside] = {}
 
 

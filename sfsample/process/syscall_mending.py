@@ -33,7 +33,7 @@ _SYSCALL = b"\x0f\x05"  # machine code of the instruction
 def mend(tid: int, reader: RegisterReader) -> bool:
     """Let the kernel restart the call in which a thread was stopped; `reader` has the thread's registers.
 
-    False: the thread was in no such call, or the call cannot be restarted.
+    False: the thread was in no call of `_CALLS`, or the call cannot be restarted.
     """
     words = reader.words
     if reader.arch.machine != AMD64.machine or words[_RESULT] != _MINUS_EINTR or words[_CALL] not in _CALLS:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """The processes that a user names: by their ids, or in one of the other ways."""
+    """The processes that a user names: by id, by name, or by one of the other fields."""
 
     pid: tuple[int, ...] = ()
     name: str | None = None  # name of a process, or a part of its command line

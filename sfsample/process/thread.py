@@ -51,7 +51,7 @@ class Thread:
         self.balance = RunQueueBalance()
         self.modules: frozenset[Module] = frozenset()  # modules of the last stack
         self.asleep: SyscallInfo | None = None  # system call in which the thread slept at the last reading
-        self.asked_asleep: SyscallInfo | None = None  # system call in which the thread slept at the request
+        self.asked_asleep: SyscallInfo | None = None  # system call of the thread's sleep when asked to stop
         # generation of the module map at the request to stop; None: no request is pending
         self.asked_generation: int | None = None
         self.last_stop: LastStop | None = None  # last stop that interrupted a sleep

@@ -1,56 +1,59 @@
 """Adds the stack of the holder to the stacks of the threads that wait for a lock, a pipe, ... (`--blame`).
 
-At the end of a tick, sfsample reads the owner of each lock, captures the stack of the owner, and reads the
-owner again.  If the owner has changed, the tick blames no thread.  An owner that has not run since its last
-capture is not captured again.  The owner may be a thread of another process of this machine.
+The holder is the thread that has to act: the owner of a lock, or a thread of another process of this machine.
+At the end of a tick, sfsample finds the holder of each resource, captures its stack, and finds the holder
+again.  If the holder has changed, the tick blames no thread.  A holder that has not run since its last
+capture is not captured again.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from sfsample.core.snapshot import Capture
-from sfsample.modules.location import Location, WaitPlace
+from sfsample.modules.location import HELD_BY, ONE_OF_SEVERAL, UNSEEN, Location, WaitPlace
 from sfsample.process.thread import Thread
 from sfsample.recording.due_threads import SampledThread
 from sfsample.recording.recorder import Recorder
 from sfsample.recording.wait_finder import FoundWait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sfsample.recording.process_sampler import ProcessSampler
 
-# frame of a holder that did not stop in time, as it waited for a CPU, or that ran and must not be stopped
-UNSEEN = "[stack not captured]"
-_SEVERAL = "[one of several threads]"
 _MAX_HOPS = 8  # holders in one stack
 
-_Holder = tuple["ProcessSampler", SampledThread | None]  # None: one of several threads
+
+class _Holder(NamedTuple):
+    """The thread without which a waiter cannot go on."""
+
+    process: "ProcessSampler"
+    thread: SampledThread | None  # None: one of several threads
 
 
 class Blame:
     """Counts the threads of process `own` that wait for locks, pipes, ..., with the stacks of the holders.
 
-    `others` opens other processes, by pid; None: sfsample may not read that process.
+    `others` opens other processes, by pid; None: it has failed, and has counted the reason.
     """
 
     def __init__(
-        self, recorder: Recorder, own: "ProcessSampler", others: "Callable[[int], ProcessSampler | None]"
+        self, recorder: Recorder, own: "ProcessSampler", others: Callable[[int], "ProcessSampler | None"]
     ) -> None:
         self._recorder, self._own, self._others = recorder, own, others
         self._waiters: dict[SampledThread, Capture | None] = {}
-        self._holders: dict[tuple[object, ...], _Holder | None] = {}  # holders at the last tick, by lock
+        self._holders: dict[tuple[object, ...], _Holder | None] = {}  # holders at the last tick, by resource
 
-    def takes(self, thread: SampledThread, capture: Capture | None = None) -> bool:
-        """Return True if the thread waits for a lock; `count` counts it.  `capture` None: it has not run."""
-        waits = thread.wait is not None and thread.wait.lock is not None
+    def postpone(self, thread: SampledThread, capture: Capture | None = None) -> bool:
+        """Let `count` count a thread that may have a holder; False: it has none.  `capture`: a new one."""
+        self._waiters.pop(thread, None)  # a late capture, between two ticks, may have added the thread
+        waits = thread.wait is not None and thread.wait.resource is not None
         if waits:
             self._waiters[thread] = capture
         return waits
 
     def holders_ran(self) -> bool:
         """Return True if a holder in another process has run since the last call of `count`."""
-        holders = {found[1] for found in self._holders.values() if found and found[0] is not self._own}
-        return any(h is None or h.files.counters() != h.off_cpu_counters for h in holders)
+        holders = {h.thread for h in self._holders.values() if h and h.process is not self._own}
+        return any(t is None or t.files.counters() != t.off_cpu_counters for t in holders)
 
     def count(self) -> None:
         """Count the threads that wait, each with its chain of holders."""
@@ -79,44 +82,44 @@ class Blame:
         while len(seen) <= _MAX_HOPS and (found := self._holder(process, seen[-1])) is not None:
             process, holder = found
             names = [process.name] if holder is None or process is not self._own else []
-            mark = f"[held by]{'/'.join([*names, holder.name or '?'] if holder else names)}"
+            mark = f"{HELD_BY}{'/'.join([*names, holder.name or '?'] if holder else names)}"
             if holder in seen:
                 return (_mark(f"{mark} (a cycle)"), *chain)
             if holder is None or holder.last_stack is None:
-                return (_mark(UNSEEN if holder else _SEVERAL), _mark(mark), *chain)
+                return (_mark(UNSEEN if holder else ONE_OF_SEVERAL), _mark(mark), *chain)
             seen.append(holder)
             chain = (*holder.places, _mark(mark), *chain)
         return chain
 
     def _holder(self, process: "ProcessSampler", thread: SampledThread) -> _Holder | None:
         wait = thread.wait
-        lock = wait.lock if wait else None
-        if wait is None or lock is None:
+        resource = wait.resource if wait else None
+        if wait is None or resource is None:
             return None
-        key = process, *lock
+        key = process, *resource
         if key not in self._holders:
             self._holders[key] = self._find_holder(process, thread.process_thread, wait)
-            if self._holders[key] is None:
-                self._recorder.stats.holders_changed += 1
-        still_waits = thread.wait is not None and thread.wait.lock == lock  # the search may capture `thread`
+        still_waits = thread.wait and thread.wait.resource == resource  # the search may capture `thread`
         return self._holders[key] if still_waits else None
 
-    def _find_holder(self, process: "ProcessSampler", thread: Thread, wait: FoundWait) -> _Holder | None:
+    def _find_holder(self, process: "ProcessSampler", waiter: Thread, wait: FoundWait) -> _Holder | None:
         waits = process.waits
-        owner = waits.owner(thread, wait) if waits else None
-        if waits is None or owner is None:
+        found = waits.holder(waiter, wait) if waits else None
+        if waits is None or found is None:
             return None
-        pid, tid = owner
+        pid, tid = found
         other = process if pid == process.process.pid else self._others(pid)
         if other is None:
-            self._recorder.stats.holders_refused += 1
             return None
         only = next(iter(other.threads), 0) if len(other.threads) == 1 else 0
         holder = other.threads.get(tid or only)
         if holder is not None:
             other.look(holder)
         is_named = holder is not None or (not tid and len(other.threads) > 1)
-        return (other, holder) if is_named and waits.owner(thread, wait) == owner else None
+        if is_named and waits.holder(waiter, wait) == found:
+            return _Holder(other, holder)
+        self._recorder.stats.holders_changed += 1
+        return None
 
 
 def _mark(text: str) -> Location:

@@ -65,7 +65,7 @@ def _why_stops(options: RecordOptions, clock: Clock | None) -> str:
 
 
 class TrialSampler:
-    """Begins with stops, and continues with the kernel's timers if a trial shows that they are better."""
+    """Begins with stops, and continues with the kernel's timers if a trial shows that timers are better."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording, self._processes = recording, recording.processes

@@ -43,7 +43,7 @@ class SampledThread:
         self.off_cpu_counters: bytes | None = None  # scheduler counters; they change when the thread runs
         # Stack to count again until the thread runs, or None if a thread that does not run has no samples.
         self.last_stack: tuple[Stack, Places] | None = None
-        # Stacks of suspended tasks, each with its number of tasks, or None if the thread has run since.
+        # Stacks of suspended tasks, each with the number of tasks; None: the thread has run since the look.
         self.tasks: list[tuple[Places, float]] | None = None
         self.tasks_counted = counted  # tick up to which samples of tasks were counted
         self.tasks_due_ns = 0  # time of the next look at tasks (perf_counter_ns)

@@ -45,7 +45,7 @@ def _is_trampoline(
     """Return True if a frame is code that the interpreter generates to call a Python function (`-X perf`).
 
     The perf map names the trampoline `py::FUNCTION:FILE`.  With `-X perf_jit` there is no map.  Then a frame
-    is a trampoline if the interpreter calls it, and if it calls the evaluation loop.
+    is a trampoline if the interpreter calls the frame, and the frame calls the evaluation loop.
 
     Source: CPython 3.12 Python/perf_trampoline.c, 3.13 Python/perf_jit_trampoline.c.
     """

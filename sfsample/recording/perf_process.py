@@ -42,15 +42,9 @@ class PerfProcess:
     """Counts the timer samples of one process into a profile."""
 
     def __init__(
-        self,
-        process: LiveProcess,
-        unwinder: Unwinder,
-        profile: Profile,
-        stack_use: StackUse,
-        *,
-        kernel_symbols: KernelSymbols,
-        is_new: bool,
-    ) -> None:
+        self, process: LiveProcess, unwinder: Unwinder, profile: Profile, stack_use: StackUse, *,
+        kernel_symbols: KernelSymbols, is_new: bool,
+    ) -> None:  # fmt: skip
         self.process = process
         self._capturer = ThreadCapturer(process, unwinder, stop=False)
         self._profile = profile
@@ -68,7 +62,7 @@ class PerfProcess:
         self._stack_use, self._kernel_symbols = stack_use, kernel_symbols
 
     def begin(self) -> bool:
-        """Read the maps if they are stale, before the next records; return False if the process has ended."""
+        """Read stale maps again, before the next records; return False if the process has ended."""
         process = self.process
         try:
             if self.maps_stale:
@@ -107,12 +101,9 @@ class PerfProcess:
         return self.maps_stale and bool(self._deferred)
 
     def take(
-        self,
-        records: Sequence[Record],
-        start_ns: int,
-        until_ns: int | None = None,
+        self, records: Sequence[Record], start_ns: int, until_ns: int | None = None,
         before_each: Callable[[], object] = lambda: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Count samples, in order of time; `start_ns` is the start of the recording (perf_counter_ns).
 
         Records later than `until_ns` wait for the next call; in the last call, `until_ns` is None.  A call

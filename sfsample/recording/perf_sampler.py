@@ -3,7 +3,7 @@
 The rate counts CPU time: a thread gets a sample for each 1/rate seconds of CPU time, and none while it does
 not run.  The period of a recording differs from 1/rate by a small random part, so that two recordings do not
 keep step with each other.  The copies wait in the rings until sfsample wakes up, so sfsample can let other
-threads run first.  If a ring is full, the kernel drops copies, and sfsample counts them as lost.
+threads run first.  If a ring is full, the kernel drops copies, and sfsample counts lost samples.
 
 With --subprocesses, a new process inherits the timers of its creator, so the samples of the process begin
 with its first instruction.  The samples are lost if the process ends before sfsample can open it.
@@ -260,7 +260,7 @@ class PerfSampler:
             raise OutOfTime
 
     def _count(self, records: Iterable[Record], until_ns: int | None = None) -> None:
-        """Count the samples of open processes; records of others wait for the next call, then are lost."""
+        """Count the samples of open processes; other records wait for the next call, and are then lost."""
         by_pid: dict[int, list[Record]] = {pid: [] for pid in self._alive}
         claimed = [record for record in self._unclaimed if record.pid in by_pid]
         self._count_unclaimed(record for record in self._unclaimed if record.pid not in by_pid)

@@ -2,7 +2,7 @@
 
 One small read of the scheduler's counters shows whether a thread has run since its last sample.  A thread
 that has not run is not captured again; in wall mode, its last stack is counted once more.  In cpu mode, a
-capture counts only if the thread had a CPU when sfsample asked it to stop, or had lost its CPU to sfsample.
+capture counts only if the thread had a CPU at the request for the stop, or had lost its CPU to sfsample.
 A thread that slept, waited for a CPU, or had just been woken does not count.  A tick waits for stops for at
 most --max-pause.  A thread that stops later is captured at a checkpoint or in a later tick.  Between request
 and stop, a thread that waits for a CPU runs no code of its own.
@@ -46,17 +46,10 @@ class ProcessSampler:
     """
 
     def __init__(
-        self,
-        process: LiveProcess,
-        capturer: ThreadCapturer,
-        recording: Recording,
-        random: Callable[[], float],
-        *,
-        named: bool,
-        since: TickTime,
-        waits: WaitFinder | None = None,
+        self, process: LiveProcess, capturer: ThreadCapturer, recording: Recording,
+        random: Callable[[], float], *, named: bool, since: TickTime, waits: WaitFinder | None = None,
         others: "Callable[[int], ProcessSampler | None]" = lambda _: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.process, self.name = process, process.name
         self._capturer = capturer
         options, profile = recording.options, recording.profile
@@ -140,7 +133,7 @@ class ProcessSampler:
     def _is_quiet(self, due: list[SampledThread]) -> bool:
         """If no due thread has run, count the due threads and return True.
 
-        sfsample notices a birth or an execve when the thread that made it is due.
+        sfsample notices a birth or an execve when the thread that called clone(2) or execve(2) is due.
         """
         ran = (t.off_cpu_counters is None or t.files.counters() != t.off_cpu_counters for t in due)
         if self._pending or not self.threads or any(ran) or (self._blame and self._blame.holders_ran()):
@@ -221,7 +214,7 @@ class ProcessSampler:
         if counters is None:
             self._drop(thread)
         elif counters == thread.off_cpu_counters:
-            if self._blame is None or not self._blame.takes(thread):
+            if self._blame is None or not self._blame.postpone(thread):
                 self._recorder.count_idle([thread])
         elif self._wall and len(self._pending) >= _MAX_PENDING_STOPS:
             self._not_asked.add(thread)
@@ -316,7 +309,7 @@ class ProcessSampler:
             return
         if self._options.tasks:
             self._look_at_tasks(thread, captured)
-        if self._blame is not None and self._blame.takes(thread, captured.snapshot.capture):
+        if self._blame is not None and self._blame.postpone(thread, captured.snapshot.capture):
             return
         if captured.reading is None and state.counts_as_cpu:
             recorder.count(thread, captured.snapshot.capture, recorder.now)
@@ -337,7 +330,7 @@ class ProcessSampler:
         thread.tasks_due_ns = now_ns + _TASKS_PART * (time.thread_time_ns() - began_ns)
 
     def _look_at_goroutines(self) -> None:
-        """Count the parked goroutines since the last look, and read them, for at most 5 % of the time."""
+        """Count the parked goroutines of the last look; read them again, for at most 5 % of the time."""
         carrier, now_ns, began_ns = self._goroutines, time.perf_counter_ns(), time.thread_time_ns()
         if self.waits is not None and self._leader is not None and now_ns >= carrier.tasks_due_ns:
             self._recorder.count_tasks(carrier, Capture.READ, self._recorder.now)

@@ -1,6 +1,6 @@
-"""A profile: the number of samples of each stack, and the time that they stand for.
+"""A profile: the number of samples of each stack, and the time that the samples stand for.
 
-Addresses are kept as (module, vaddr), so that they can be symbolized later and on another machine.
+Addresses are kept as (module, vaddr), so sfsample can find names later and on another machine.
 """
 
 import os
@@ -58,7 +58,7 @@ class Timeline:
 
 
 class StackTotals:
-    """The number of samples of a stack, and the elapsed time and CPU time that they stand for."""
+    """The number of samples of a stack, and the elapsed time and CPU time that the samples stand for."""
 
     __slots__ = ("cpu_ns", "times", "wall_ns")
 
@@ -67,7 +67,7 @@ class StackTotals:
 
 
 class Waiters(Counter[Hashable]):
-    """The number of threads that wait now for each thing (a lock, for example)."""
+    """For each thing, such as a lock: the number of threads that wait for the thing now."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Waiters(Counter[Hashable]):
         self.most = Counter[StackKey]()  # stack of a waiter -> most waiters at the end of a tick
 
     def end_tick(self) -> None:
-        """Note for each new waiter's stack the number of waiters, if it is larger than at earlier ticks."""
+        """Note the number of waiters for each new waiter's stack, unless it was larger at an earlier tick."""
         for thing, stack in self.joined.items():
             if stack in self.most or len(self.most) < STACK_LIMIT:
                 self.most[stack] = max(self.most[stack], self[thing])

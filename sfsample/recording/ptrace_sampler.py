@@ -13,7 +13,8 @@ from math import inf
 
 from sfsample.core.checkpoint import PENDING_STOPS, OutOfTime
 from sfsample.core.python_view import PythonView
-from sfsample.errors import TargetError
+from sfsample.core.quantities import counted
+from sfsample.errors import NoSuchProcess, TargetError
 from sfsample.process.capture import ThreadCapturer
 from sfsample.process.facts.descriptors import KeptPeers
 from sfsample.process.had_cpu import OwnRun, WakeUp
@@ -26,8 +27,7 @@ from sfsample.recording.due_threads import spread_of
 from sfsample.recording.process_sampler import ProcessSampler
 from sfsample.recording.processes import Recording
 from sfsample.recording.profile import Profile
-from sfsample.recording.sample import BEGINNING, TickTime
-from sfsample.recording.stats import Stats
+from sfsample.recording.sample import TickTime
 from sfsample.recording.ticks import MAX_LATE_S, SLOWNESS, OverheadLimit, Schedule, uniform
 from sfsample.recording.wait_finder import WaitFinder
 from sfsample.symbolize.symbolizer import Symbolizer
@@ -35,11 +35,11 @@ from sfsample.unwind.unwinder import Unwinder
 
 _MAX_SLEEP_S = 0.1  # seconds between two calls of `should_stop`
 _MAX_STOP_WAIT_S = 0.001  # seconds of a wait for late stops, as one signal may announce several stops
-_REFRESH_S = 1.0  # shortest time in s between two checks for a library replaced at the same addresses
-_REFRESHED_PER_S = 10  # processes that are checked in a second
+_REFRESH_S = 1.0  # shortest time in s between two ticks that search for every change of the processes
+_REFRESHED_PER_S = 10  # processes that are searched in a second
 _LATENESS_S = 1.0  # seconds between two messages about missed ticks
 _REAL_TIME_SHARE = 0.2  # share of one CPU that sfsample may use at real-time priority
-_MAX_HOLDERS = 32  # open processes that hold up recorded ones
+_MAX_HOLDERS = 32  # processes that are not recorded, and are open because they hold up recorded ones
 _OPEN_FIRST_S, _OPEN_LATER_S = 1.0, 0.05  # seconds to open descendants: before the first tick, at each tick
 
 
@@ -59,23 +59,20 @@ class PtraceSampler:
     def __init__(
         self, recording: Recording, clock: Clock | None = None, jitter: Callable[[], float] = uniform
     ) -> None:
-        self._recording, self._options, start = recording, recording.options, recording.start
+        self._recording, self._options = recording, recording.options
         self._processes, self.profile = recording.processes, recording.profile
-        self._duration, self._tell = recording.duration, recording.tell
-        self._clock = clock or Clock()
-        self._jitter = jitter
-        self._unreported_ticks = 0
-        self._reported_at = float("-inf")
+        self._clock, self._jitter = clock or Clock(), jitter
+        self._unreported_ticks, self._reported_at = 0, -inf
         self._own_run = OwnRun()
-        self._names = Symbolizer()  # source of the names of functions in C libraries
-        self._holders: dict[int, ProcessSampler] = {}  # of processes that are not recorded, by pid
+        self._names = Symbolizer()  # names functions of C libraries
+        # processes that are not recorded, by pid; each with the tick of its last visit, the oldest first
+        self._holders: dict[int, tuple[ProcessSampler, int]] = {}
         self._peers, self._images = KeptPeers(), recording.images or ImageCache()
-        self._began = start
-        self._start = self._refresh_at = self._cpu_at_start = 0.0
-        self._real_time = OverheadLimit(_REAL_TIME_SHARE, self._clock.now(), REAL_TIME_PRIORITY.used_s())
-        self._last_tick = BEGINNING
-        if start is not None:
-            self._last_tick = TickTime(0, round((self._clock.now() - start) * 1e9))
+        self._start = recording.start or 0.0  # s on the clock: begin of the first interval
+        self._refresh_at = self._cpu_at_start = 0.0
+        now = self._clock.now()
+        self._real_time = OverheadLimit(_REAL_TIME_SHARE, now, REAL_TIME_PRIORITY.used_s())
+        self._last_tick = TickTime(0, round((now - self._start) * 1e9) if recording.start else 0)
         self._samplers = [self._sampler_of(process) for process in self._processes.all]
         self._pending: list[ProcessSampler] = []  # samplers with a pending stop
 
@@ -99,63 +96,86 @@ class PtraceSampler:
         )  # fmt: skip
 
     def _holder(self, pid: int) -> ProcessSampler | None:
-        """Return the sampler of a process that holds up another one; None: sfsample may not read it."""
+        """Return the sampler of a process that holds up another one; None: it has ended, or is refused."""
         if recorded := [sampler for sampler in self._samplers if sampler.process.pid == pid]:
             return recorded[0]
+        stats, tick = self.profile.stats, self._last_tick
         try:
-            if pid not in self._holders:
-                options = replace(self._options, stop=False)  # the user has not named that process
-                profile = Profile(self._options.rate)  # its counts are not used
-                profile.roots = self.profile.roots  # with these, generated code is named
-                beside = self._recording._replace(options=options, profile=profile)
-                process = LiveProcess(pid, attach=False, image_cache=self._images)
-                self._holders[pid] = self._sampler_of(process, beside)
-            if len(self._holders) > _MAX_HOLDERS or not self._holders[pid].visit(self._last_tick):
-                self._holders.pop(pid).process.close()
-        except TargetError:
-            return None
-        return self._holders.get(pid)
+            holder = self._holders.pop(pid)[0] if pid in self._holders else self._open_holder(pid)
+            self._holders[pid] = holder, tick.number
+            if holder.visit(tick):
+                return holder
+            del self._holders[pid]
+            holder.process.close()
+            stats.holders_changed += 1
+        except TargetError as refusal:
+            has_ended = isinstance(refusal, NoSuchProcess)
+            stats.holders_changed += has_ended
+            stats.holders_refused += not has_ended
+        return None
+
+    def _open_holder(self, pid: int) -> ProcessSampler:
+        """Open a process that is not recorded.  Raises TargetError, also if this tick needs too many."""
+        if len(self._holders) >= _MAX_HOLDERS:
+            oldest, (holder, visited) = next(iter(self._holders.items()))
+            if visited == self._last_tick.number:  # `Blame` uses it at this tick
+                raise TargetError(pid, "too many processes hold up the recorded ones")
+            del self._holders[oldest]
+            holder.process.close()
+        options = replace(self._options, stop=False)  # the user has not named that process
+        profile = Profile(self._options.rate)  # its counts are not used
+        profile.roots = self.profile.roots  # with these, generated code is named
+        beside = self._recording._replace(options=options, profile=profile)
+        return self._sampler_of(LiveProcess(pid, attach=False, image_cache=self._images), beside)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
         """Sample until the duration is over, `should_stop` returns True, or no named process is left.
 
         After `should_stop` has returned True, it always returns True (`TracerThread`).
         """
-        stats, clock = self.profile.stats, self._clock
+        stats, owns_stats = self.profile.stats, True
         try:
             self._open_descendants(_OPEN_FIRST_S, force=True)
             self._cpu_at_start = time.thread_time() - stats.sampler_cpu_s
-            self._start = clock.now() if self._began is None else self._began
+            self._start = self._start or self._clock.now()
             self.profile.started_ns = self.profile.started_ns or time.time_ns()
             try:
                 stats.end_by(lambda: self._loop(should_stop))
             except LeftBehind:
-                stats, self._samplers = Stats(0), []  # another sampling thread owns the statistics now
+                owns_stats = False  # another sampling thread goes on with the statistics and the processes
                 raise
             finally:
                 REAL_TIME_PRIORITY.during_ticks(is_wanted=False)
-                stats.duration_s = clock.now() - self._start
-                for sampler in self._samplers:
-                    sampler.finish()
-                if self._options.mode == "cpu" and stats is self.profile.stats:
-                    self.profile.spread_cpu_time(set().union(*(one.living for one in self._samplers)))
+                if owns_stats:
+                    self._finish()
         finally:
             self._own_run.close()
-            for holder in self._holders.values():
+            for holder, _ in self._holders.values():
                 holder.process.close()
-            stats.lacks_priority = not REAL_TIME_PRIORITY.is_allowed
-            stats.count_cost(self._cpu_at_start)
         return self.profile
 
-    # -- the loop
+    def _finish(self) -> None:
+        stats = self.profile.stats
+        stats.duration_s = self._clock.now() - self._start
+        for sampler in self._samplers:
+            sampler.finish()
+        if self._options.mode == "cpu":
+            self.profile.spread_cpu_time(set().union(*(one.living for one in self._samplers)))
+        stats.lacks_priority = not REAL_TIME_PRIORITY.is_allowed
+        stats.count_cost(self._cpu_at_start)
 
     def _loop(self, should_stop: Callable[[], bool]) -> str:
-        schedule = Schedule(self._start, self._options.rate, self._duration, self._jitter)
-        if self._began is not None:
+        schedule = Schedule(self._start, self._options.rate, self._recording.duration, self._jitter)
+        if self._recording.start:  # another sampler took the ticks up to now
             self.profile.stats.late_ticks += schedule.skip(self._clock.now()) - self.profile.stats.ticks
         self._refresh_at = self._clock.now() + _REFRESH_S
         limit = OverheadLimit(self._options.max_overhead, self._clock.now(), self._spent_s(), SLOWNESS)
         stats = self.profile.stats
+
+        def go_on() -> bool:
+            self.collect()
+            return self._clock.now() < schedule.end and not should_stop()
+
         while not schedule.over:
             if not self._wait(schedule.next(), should_stop):
                 return "signal"
@@ -166,15 +186,13 @@ class PtraceSampler:
             due, missed = schedule.ticks, schedule.take(now)
             stats.ticks = schedule.ticks
             stats.late_ticks += missed
-            stats.spared_ticks += schedule.ticks - due - max(1, missed)
+            stats.spared_ticks += schedule.ticks - due - max(1, missed)  # this tick: taken, or missed
             self._report_missed(now, missed)
             if missed:
                 continue
             at_ns, lives = round((now - self._start) * 1e9), True
             with suppress(OutOfTime), PENDING_STOPS.calling(lambda: self._choose_priority(schedule.end)):
-                lives = self._tick(
-                    at_ns, woken, lambda: self._clock.now() < schedule.end and not should_stop()
-                )
+                lives = self._tick(at_ns, woken, go_on)
             if not lives:
                 return "target"
             if self._options.max_overhead is not None:
@@ -185,21 +203,21 @@ class PtraceSampler:
     def _report_missed(self, now: float, missed: int) -> None:
         self._unreported_ticks += missed
         if self._unreported_ticks and now - self._reported_at >= _LATENESS_S:
-            self._tell(f"late: {self._unreported_ticks} tick{'s' * (self._unreported_ticks > 1)} missed")
+            self._recording.tell(f"late: {counted(self._unreported_ticks, 'tick')} missed")
             self._unreported_ticks, self._reported_at = 0, now
 
     def _wait(self, until: float, should_stop: Callable[[], bool]) -> bool:
         """Sleep until `until` (s), and collect threads meanwhile; return False if `should_stop` is true."""
         while not should_stop():  # called before the sleep, so that samples follow the sleep at once
             collected, left = self.collect(), until - self._clock.now()
-            if collected or left <= 0:
-                self._choose_priority()
-                if left > 0:
-                    self._clock.sleep(min(left, _MAX_SLEEP_S))
-                if left <= _MAX_SLEEP_S:
-                    return True
-            else:
+            if left > 0 and not collected:
                 await_stop(min(left, _MAX_STOP_WAIT_S))
+                continue
+            self._choose_priority()
+            if left > 0:
+                self._clock.sleep(min(left, _MAX_SLEEP_S))
+            if left <= _MAX_SLEEP_S:
+                return True
         return False
 
     def _choose_priority(self, end_s: float = inf) -> None:
@@ -216,20 +234,13 @@ class PtraceSampler:
         refresh = now >= self._refresh_at
         if refresh:
             self._refresh_at = now + max(_REFRESH_S, len(self._samplers) / _REFRESHED_PER_S)
-
-        def collect_and_go_on() -> bool:
-            self.collect()
-            return go_on()
-
         self._open_descendants(_OPEN_LATER_S, force=refresh)
         self._last_tick = TickTime(self._last_tick.number + 1, at_ns)
         spread = spread_of(sum(len(sampler.threads) for sampler in self._samplers))
         for sampler in tuple(self._samplers):
             if self._pending:
                 self.collect()
-            if not sampler.tick(
-                self._last_tick, woken, spread=spread, refresh=refresh, go_on=collect_and_go_on
-            ):
+            if not sampler.tick(self._last_tick, woken, spread=spread, refresh=refresh, go_on=go_on):
                 self._end(sampler)
             elif not sampler.collect() and sampler not in self._pending:
                 self._pending.append(sampler)
@@ -246,8 +257,6 @@ class PtraceSampler:
         threads = (thread for sampler in self._samplers for thread in sampler.threads.values())
         held_ns = max((thread.stopped_ns for thread in threads), default=0)
         return time.thread_time() - self._cpu_at_start + held_ns / 1e9
-
-    # -- processes that come and go
 
     def _open_descendants(self, time_s: float, *, force: bool) -> None:
         for process in self._processes.open_new(self.profile.stats, time_s, force=force):

@@ -11,14 +11,7 @@ from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import Frame, Stack, StopReason
 from sfsample.core.wait_kind import WaitKind
-from sfsample.modules.location import (
-    IN_POOL,
-    GeneratedFunction,
-    Located,
-    Location,
-    kernel_locations,
-    locate,
-)
+from sfsample.modules.location import IN_POOL, GeneratedFunction, Located, Location, kernel_locations, locate
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.had_cpu import RunState, held_ns, ran_ns
@@ -37,16 +30,9 @@ class Recorder:
     """Counts the samples of one process into a profile.  `now` is the last tick."""
 
     def __init__(
-        self,
-        profile: Profile,
-        process: LiveProcess,
-        begin: TickTime,
-        python: PythonView,
-        min_wait: float = 0.0,
-        *,
-        is_new: bool,
-        late: bool = False,
-    ) -> None:
+        self, profile: Profile, process: LiveProcess, begin: TickTime, python: PythonView,
+        min_wait: float = 0.0, *, is_new: bool, late: bool = False,
+    ) -> None:  # fmt: skip
         """`is_new`: the process was born during the recording, so all of its CPU time counts.
 
         `late`: samples are counted some time after they were taken; the caller calls `follow_perf_map`.
@@ -190,7 +176,7 @@ class Recorder:
                 self.flush(thread)
 
     def flush(self, thread: SampledThread) -> None:
-        """Count the samples that `count_idle` has put off, but not those of a brief wait."""
+        """Count the samples that `count_idle` has put off, but no sample of a brief wait."""
         if thread.last_stack is not None and thread.idle_until.number > thread.counted.number:
             if self.is_brief(thread):
                 self.stats.brief_waits += thread.idle_until.number - thread.counted.number
@@ -204,7 +190,7 @@ class Recorder:
         return sleeps and thread.idle_until.at_ns - thread.seen.at_ns < self._min_wait_ns
 
     def count_wait(self, thread: SampledThread, capture: Capture) -> None:
-        """Count a thread that has just fallen asleep; with --min-wait, count it when the wait is long."""
+        """Count a sample of a thread that has just fallen asleep; with --min-wait, only after a long wait."""
         thread.idle_until = self.now
         if not self.is_brief(thread):
             self.count(thread, capture, self.now, ran=False)

@@ -17,7 +17,7 @@ _MAX_SHOWN_PROBLEMS = 5
 
 
 class Loss(NamedTuple):
-    """One kind of loss.  `reason` is its name in the metrics of `watch --listen`; `text` is for people."""
+    """One kind of loss.  `reason` names the kind in the metrics of `watch --listen`; `text` is for people."""
 
     reason: str
     number: int
@@ -129,11 +129,11 @@ class Stats:
         self.waiting_for_cpu = 0  # cpu mode: samples skipped, because the thread waited for a CPU
         self.without_gil = 0  # --gil: samples left out, because the thread did not hold the GIL
         self.cpu_charged_ns = 0  # CPU time of all threads, as the kernel counts it
-        self.cpu_sampled_ns = 0  # CPU time that samples stand for, including those that --gil leaves out
+        self.cpu_sampled_ns = 0  # CPU time that samples stand for, including samples that --gil leaves out
         self.threads = 0  # threads that have samples
         self.brief_waits = 0  # samples left out, because the wait was shorter than --min-wait
-        self.holders_refused = 0  # times that a lock's holder was in a process that sfsample may not read
-        self.holders_changed = 0  # times that --blame found no holder of a lock, or saw the holder change
+        self.holders_refused = 0  # times that sfsample did not read the process of the holder
+        self.holders_changed = 0  # times that the holder was another one, or had ended, after the look at it
         self.why_idle: tuple[str, str] | None = None  # reason why no thread could run, and a remedy
         self.subprocesses = Subprocesses()
         self.module_paths: list[tuple[str, bool]] = []  # path of each module, and whether it has SFrame
@@ -169,7 +169,7 @@ class Stats:
         return self.taken_ticks / self.duration_s if self.duration_s > 0 else 0.0
 
     def end_by(self, loop: Callable[[], str]) -> None:
-        """Run `loop`, and note how it ended; raise its failure if there are no samples."""
+        """Run `loop`, and note how the loop ended; raise a failure of the loop if there are no samples."""
         try:
             self.ended_by = loop()
         except (TargetError, OSError) as failure:

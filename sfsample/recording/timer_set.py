@@ -32,16 +32,9 @@ class TimerSet:
     events: PerfEvents
 
     def __init__(
-        self,
-        processes: Processes,
-        stats: Stats,
-        period_ns: int,
-        stack_bytes: int,
-        open_new: Callable[[], None],
-        *,
-        per_cpu: bool,
-        kernel: bool,
-    ) -> None:
+        self, processes: Processes, stats: Stats, period_ns: int, stack_bytes: int,
+        open_new: Callable[[], None], *, per_cpu: bool, kernel: bool,
+    ) -> None:  # fmt: skip
         self._processes, self._stats, self._open_new = processes, stats, open_new
         self._period_ns = period_ns
         self._max_stack_bytes = self._stack_bytes = min(stack_bytes, MAX_SAMPLE_STACK_BYTES)

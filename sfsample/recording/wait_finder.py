@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
-from sfsample.core.memory import Memory, PiecewiseMemory, ReadMemory
+from sfsample.core.memory import Memory
 from sfsample.core.snapshot import SchedulerEvidence
 from sfsample.core.wait_kind import WaitKind
 from sfsample.formats.gopclntab.places import WRAPPER
@@ -32,39 +32,32 @@ from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.symbolize.variables import module_of, variable_at
 from sfsample.waiting.place import NO_CPU, goroutine_place, wait_place
-from sfsample.waiting.thread import (
-    C_LIBRARIES,
-    WaitContext,
-    WaitingThread,
-    is_file,
-    library_functions,
-)
+from sfsample.waiting.thread import C_LIBRARIES, WaitContext, WaitingThread, is_file, library_functions
 from sfsample.waiting.waits import Wait, wait_of
 
 _GO_RUNTIME = ("runtime.", "internal/runtime/")  # starts of names of functions of the Go runtime
 _MAX_STACKS = 10_000  # stacks in the cache of C library functions
 _MAX_FRAMES = 64  # innermost frames that are searched for C library functions
 _SEEN_IN_STACKS = (WaitKind.LOCK, WaitKind.FUTURE)  # the stack of the holder shows that it is the holder
-_NOT_YET_KNOWN = (WaitKind.MUTEX, *_SEEN_IN_STACKS)  # the owner may be known later
-_ONE_INSTANT = (0.0, 0.0)  # `Blame` looks at a holder while the waiter sleeps
+_NOT_YET_KNOWN = (WaitKind.MUTEX, *_SEEN_IN_STACKS)  # the holder may be known later
+_SAME_SLEEP = (0.0, 0.0)  # `asleep` of all threads, as `Blame` looks at a holder while the waiter sleeps
 
-Actor = tuple[int, int]  # pid and tid of the thread that has to act; tid 0: one of its process
-Ends = Mapping[str, NearEnd]  # see `FactReader.peer_links`
+HolderId = tuple[int, int]  # pid and tid of the thread that has to act; tid 0: any thread of the process
 
 
 class FoundWait(NamedTuple):
-    """The wait of a thread; `wait` is None if its kind is unknown."""
+    """The wait of a thread."""
 
     location: Location
-    wait: Wait | None = None
+    wait: Wait | None = None  # None: its kind is unknown, or the thread waits for a CPU
     evidence: WaitingThread | None = None
     python: PythonStack | None = None
     ends: Mapping[str, NearEnd] = {}  # other end of the pipe or socket, if it is on this machine
     counters: bytes | None = None  # the scheduler's, as long as the thread has not run
 
     @property
-    def lock(self) -> tuple[str, int | str] | None:
-        """The lock, pipe or child, equal for all waiters of the process; None: it never has an owner."""
+    def resource(self) -> tuple[str, int | str] | None:
+        """The lock, pipe or child, equal for all waiters of the process; None: it never has a holder."""
         wait = self.wait
         if wait is None or not (self.ends or wait.tid or wait.process or wait.kind in _NOT_YET_KNOWN):
             return None
@@ -77,7 +70,7 @@ class FoundWait(NamedTuple):
 
 
 class WaitFinder:
-    """Finds the waits of the threads of one process, with `peers` also the threads that have to act.
+    """Finds the waits of the threads of one process; with `peers`, also the holders.
 
     `names` names the functions of the C library.
     """
@@ -88,7 +81,8 @@ class WaitFinder:
     ) -> None:  # fmt: skip
         self._process, self._capturer, self._names = process, capturer, names
         self._peers, self._details = peers, details
-        self._held: dict[int, Callable[[], PythonFacts]] = {}  # thread id -> what it held at its last capture
+        # thread id -> function that returns what the thread held at its last capture
+        self._read_held: dict[int, Callable[[], PythonFacts]] = {}
         descriptors = self._descriptors = KeptDescriptors(process.proc)
         self._facts = FactReader(process.proc, descriptors=lambda _: descriptors)
         # living threads: thread id in the pid namespace of the process -> id in sfsample's namespace
@@ -99,11 +93,12 @@ class WaitFinder:
         """Note the ids of the living threads."""
         own_ids = {tid: own_id for own_id, tid in self._tids.items()}
         self._tids = {own_ids.get(tid) or self._process.own_id(tid): tid for tid in tids}
-        self._held = {tid: self._held[tid] for tid in {*self._tids.values()} & self._held.keys()}
+        for ended in self._read_held.keys() - self._tids.values():
+            del self._read_held[ended]
 
     def forget(self, tid: int) -> None:
         """Forget what a thread held, as it has run."""
-        self._held.pop(tid, None)
+        self._read_held.pop(tid, None)
 
     def find(
         self, thread: Thread, captured: CapturedStack, state: str, run_state: RunState
@@ -114,8 +109,8 @@ class WaitFinder:
         asleep = self._asleep(thread, captured, run_state)
         if captured.python is not None and self._peers is not None:
             word = asleep.args[0] if asleep and syscall_name(asleep.number) == "futex" else 0
-            memory = PiecewiseMemory() if asleep else captured.snapshot.memory
-            self._held[thread.tid] = cache(partial(self._python, captured.python, word, memory))
+            stopped = None if asleep else captured.snapshot.memory
+            self._read_held[thread.tid] = cache(partial(self._held, captured.python, word, stopped))
         if run_state is RunState.WAITING:
             return FoundWait(_location(NO_CPU))
         if asleep is None:
@@ -123,16 +118,20 @@ class WaitFinder:
         # A thread with state R fell asleep after its state was read.
         waiting = self._evidence(thread, captured, "S" if state == "R" else state, asleep)
         modules = tuple(filter(None, dict.fromkeys(captured.modules)))
+        wait = wait_of(waiting, self._context(waiting, {}, modules))
+        counters = captured.snapshot.scheduler.after if captured.snapshot.scheduler else None
         ends = self._facts.peer_links([waiting.call]) if waiting.call and self._peers else {}
         if self._peers is not None:
-            self._peers.wanted |= ends
-        wait = wait_of(waiting, self._context(waiting, {}, modules))
+            self._peers.want(ends)
+        location = self._locate(waiting, wait, modules)
+        return FoundWait(location, wait, waiting, captured.python, ends, counters)
+
+    def _locate(self, waiting: WaitingThread, wait: Wait | None, modules: Sequence[Module]) -> Location:
+        """Return the frame of a wait; its address leads to the name of a lock in a global variable."""
         place = wait_place(waiting, wait, details=self._details)
-        has_name = wait is not None and wait.kind is not WaitKind.GIL and not self._details
-        address = wait.address if wait is not None and has_name else 0
-        module = module_of(modules, address) if address else None
-        counters = captured.snapshot.scheduler.after if captured.snapshot.scheduler else None
-        return FoundWait(_location(place, module, address), wait, waiting, captured.python, ends, counters)
+        may_have_name = wait is not None and wait.kind is not WaitKind.GIL and not self._details
+        address = wait.address if wait is not None and may_have_name else 0
+        return _location(place, module_of(modules, address) if address else None, address)
 
     def parked_goroutines(self) -> list[tuple[Places, float]]:
         """Return the different stacks of parked goroutines, with their numbers; not those of the runtime."""
@@ -154,25 +153,26 @@ class WaitFinder:
         name = self._names.frames(place)[-1].function or ""
         return "" if name.startswith(_GO_RUNTIME) or WRAPPER.search(name) else name
 
-    def owner(self, thread: Thread, found: FoundWait) -> Actor | None:
-        """Return the actor without which a waiting thread cannot go on now; None: unknown, or there is none.
+    def holder(self, thread: Thread, found: FoundWait) -> HolderId | None:
+        """Return the holder without which a waiting thread cannot go on now; None: unknown, or there is none.
 
-        The memory of a lock has its owner.  Other evidence counts only if the thread still waits.  If its
-        own process has the other end of a pipe or socket, too, a handler of a signal may have to act.
+        The owner in the memory of a lock always counts; other evidence only if the thread still waits.  If
+        its own process has the other end of a pipe or socket, too, a handler of a signal may have to act.
         """
         if found.evidence is None or found.wait is None:
             return None
-        waiting = self._with_objects(thread, found.evidence, found.python)._replace(asleep=_ONE_INSTANT)
-        held = self._held if found.wait.kind in _SEEN_IN_STACKS else {}
-        others = [WaitingThread(tid, "", "S", facts=facts(), asleep=_ONE_INSTANT)
-                  for tid, facts in held.items()]  # fmt: skip
+        waiting = self._with_objects(thread, found.evidence, found.python)._replace(asleep=_SAME_SLEEP)
+        readers = self._read_held if found.wait.kind in _SEEN_IN_STACKS else {}
+        others = [WaitingThread(tid, "", "S", facts=read(), asleep=_SAME_SLEEP)
+                  for tid, read in readers.items()]  # fmt: skip
         context = self._context(waiting, found.ends)
         wait = wait_of(waiting, context._replace(threads=others) if others else context)
         if wait is None or wait.own_end or not (wait.tid or wait.process):
             return None
+        is_in_memory = wait.tid is not None and not readers
         still_waits = thread.files.asleep() and thread.files.counters() == found.counters
-        actor = (self._process.pid, wait.tid) if wait.tid else (wait.process or 0, 0)
-        return actor if still_waits or (wait.tid and not held) else None
+        holder = (self._process.pid, wait.tid) if wait.tid else (wait.process or 0, 0)
+        return holder if is_in_memory or still_waits else None
 
     def _asleep(self, thread: Thread, captured: CapturedStack, run_state: RunState) -> SyscallInfo | None:
         """Return the system call of a thread that slept when it was captured; None: it ran."""
@@ -188,8 +188,8 @@ class WaitFinder:
     ) -> WaitingThread:
         process, facts, tid = self._process, self._facts, thread.tid
         name = syscall_name(asleep.number) or ""
-        is_odd = state == "D" or name == "restart_syscall" or name.startswith("open")
-        wchan = facts.wchan(tid) if is_odd else None
+        needs_wchan = state == "D" or name.startswith(("restart_syscall", "open", "read", "write"))
+        wchan = facts.wchan(tid) if needs_wchan else None
         call = facts.decode(as_made(asleep, wchan))
         waiting = WaitingThread(
             tid, "", state, process.own_id(tid), call, wchan, functions=self._functions(captured),
@@ -198,7 +198,7 @@ class WaitFinder:
         full = self._with_objects(thread, waiting, captured.python)
         evidence = captured.snapshot.scheduler or SchedulerEvidence(None, None)
         is_one_moment = thread.files.counters() == evidence.after
-        return full if is_one_moment else waiting._replace(gil=full.gil)  # the GIL never moves
+        return full if is_one_moment else waiting._replace(gil=full.gil)  # the address of the GIL stays
 
     def _with_objects(
         self, thread: Thread, waiting: WaitingThread, python: PythonStack | None
@@ -208,23 +208,27 @@ class WaitFinder:
         if call is None or call.name != "futex":
             return waiting
         gil = self._capturer.gil(thread) if python else None
-        facts = self._python(python, call.syscall.args[0]) if python else PythonFacts()
+        reader = self._reader() if python else None
+        facts = PythonFacts(reader.wait(python, call.syscall.args[0])) if python and reader else PythonFacts()
         memory = self._facts.lock_memory(call)
         if not memory.pieces:  # the thread through which sfsample reads the memory may have ended
             self._facts.begin()
             memory = self._facts.lock_memory(call)
         return waiting._replace(memory=memory, gil=gil, facts=facts)
 
-    def _python(self, stack: PythonStack, futex: int, stopped: Memory | None = None) -> PythonFacts:
-        """Return the wait of a thread; with `stopped`, its memory when it was stopped, also what it holds."""
-        python = self._capturer.python
+    def _held(self, stack: PythonStack, futex: int, stopped: Memory | None) -> PythonFacts:
+        """Return what a thread of Python holds; `stopped`: its memory while it was stopped."""
+        reader = self._reader(stopped)
+        return reader.holds(stack, futex) if reader else PythonFacts()
+
+    def _reader(self, stopped: Memory | None = None) -> ThreadReader | None:
+        """Return a reader of Python's objects, which prefers the memory `stopped`; None: it cannot read."""
+        python, live = self._capturer.python, self._facts.read
         interpreter = python.interpreter if python is not None else None
         if interpreter is None or interpreter.layout.free_threaded:
-            return PythonFacts()
-        live = self._facts.read
-        read: ReadMemory = lambda at, n: (stopped and stopped.read(at, n)) or live(at, n)  # noqa: E731 - short
-        reader = ThreadReader(interpreter, read, 0, lambda: False)
-        return PythonFacts(reader.wait(stack, futex)) if stopped is None else reader.holds(stack, futex)
+            return None
+        read = (lambda at, size: stopped.read(at, size) or live(at, size)) if stopped else live
+        return ThreadReader(interpreter, read, 0, lambda: False)
 
     def _functions(self, captured: CapturedStack) -> tuple[str, ...]:
         """Return the functions of the C library on a stack, see `library_functions`."""
@@ -240,7 +244,9 @@ class WaitFinder:
             self._functions_at[place] = tuple(functions)
         return self._functions_at[place]
 
-    def _context(self, waiting: WaitingThread, ends: Ends, modules: Sequence[Module] = ()) -> WaitContext:
+    def _context(
+        self, waiting: WaitingThread, ends: Mapping[str, NearEnd], modules: Sequence[Module] = ()
+    ) -> WaitContext:
         name: Callable[[int], str | None] = partial(variable_at, modules) if self._details else lambda _: None
         title = self._process.proc.read("cmdline") if self._process.name == "postgres" else None
         words = (title or b"").decode("utf-8", "replace").rstrip("\0").split("\0")

@@ -252,7 +252,7 @@ def _power(exponent: float) -> float:
 
 
 def _p_value(before: float, after: float, exposures: tuple[float, float]) -> float:
-    """Return the probability of such a difference if nothing changed (binomial, approximated by a normal)."""
+    """Return the probability of the difference if nothing changed (normal approximation of a binomial)."""
     count = before + after
     part = exposures[1] / sum(exposures) if any(exposures) else 0.5  # expected share of samples in `after`
     deviation = sqrt(count * part * (1 - part))

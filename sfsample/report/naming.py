@@ -43,7 +43,7 @@ def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
     stats = profile.stats.as_json()
     problems = dict.fromkeys([*stats["problems"], *symbolizer.problems])  # both lists have damaged files
     stats["problems"] = [*problems]
-    most = stats["most_waiters"] = defaultdict[str, Counter[str]](Counter)  # by pid of a waiter, and lock
+    most = stats["most_waiters"] = defaultdict[str, Counter[str]](Counter)  # key: pid, then lock
     for key, number in profile.waiters.most.items():
         frames = [frame for location in reversed(key.locations) for frame in reversed(named(location))]
         if name := lock_name(frames):

@@ -40,7 +40,7 @@ def largest(ordinary: Sequence[float]) -> float:
 
 
 def p_value(difference: float, ordinary: Sequence[float], chance: float) -> float:
-    """Return the probability of such a difference if nothing has changed.
+    """Return the probability of a difference of this size if nothing has changed.
 
     `chance`: the probability that the samples differ so much by chance alone.
     """

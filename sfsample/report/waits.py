@@ -7,18 +7,20 @@ outermost wait.  A wait further inside belongs to the thread that holds the lock
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import dropwhile
+from itertools import dropwhile, takewhile
 
 from sfsample.core.quantities import counted, listed
 from sfsample.core.wait_kind import WaitClass
-from sfsample.modules.location import IN_POOL
+from sfsample.modules.location import HELD_BY, IN_POOL, NO_STACK
 from sfsample.report.merge import rebuild, rebuild_stacks
 from sfsample.report.report import WALL, Report, ReportStack
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.waiting.thread import C_LIBRARIES, is_file
 
-_HELD = (WaitClass.LOCK, WaitClass.GIL, WaitClass.CONDITION)  # classes of waits for other threads
-_NAMELESS = ("[condition variable]", "[read lock]", "[write lock]")
+_FOR_THREADS = (WaitClass.LOCK, WaitClass.GIL, WaitClass.CONDITION)  # classes of waits for other threads
+# texts that name no object: one word, or these words
+_NAMELESS = re.compile(r"\[(?!GIL\])(\S+|condition variable|(read|write) lock|chan .*|\S+: pipe)\]")
+_ROUNDING = 1.01  # factor: the time of a wait is a number of ticks, so it is not exact
 _RUNNING = NamedFrame("[no wait]", "[no wait]")
 
 
@@ -41,9 +43,6 @@ def by_wait(report: Report) -> Report:
         return [*frames, NamedFrame(f"[{frame.raw}]", f"[{frame.raw}]") if frame else _RUNNING]
 
     return rebuild(report, with_class)
-
-
-# -- idle threads
 
 
 # process, name of the thread with `*` for the digits at its end, and outermost function
@@ -74,9 +73,8 @@ def _groups(report: Report) -> dict[int, _Group]:
     """Return the group of each thread, by its index."""
     found: dict[int, _Group] = {}
     for stack in sorted(report.stacks, key=lambda stack: stack.weights[0]):  # the widest stack comes last
-        thread, frames = report.threads[stack.thread], [report.frames[at] for at in reversed(stack.frames)]
-        first = next((frame.text for frame in frames if _is_own(frame)), "")
-        found[stack.thread] = thread.process, re.sub(r"\d+$", "*", thread.name), first
+        thread, first = report.threads[stack.thread], _function([report.frames[at] for at in stack.frames])
+        found[stack.thread] = thread.process, re.sub(r"\d+$", "*", thread.name), first or ""
     return found
 
 
@@ -101,56 +99,72 @@ def _texts(frames: Sequence[NamedFrame]) -> tuple[str, ...]:
     return tuple(frame.text for frame in frames)
 
 
-# -- the table of waits
+_Holders = defaultdict[str, Counter[str]]  # ns by holder, and by the wait of this holder
 
 
 def lock_name(frames: Sequence[NamedFrame]) -> str | None:
-    """Return the name of what a thread waits for, as in the table; None: it waits for no other thread.
+    """Return the name of what a thread waits for, as in the table; None: the table leaves out the wait.
 
-    `frames` begins with the outermost frame.  A lock without a name has its taker's name.
+    `frames` begins with the outermost frame.  Without a name, the function that waits is part of the answer.
     """
     at = next((at for at, frame in enumerate(frames) if frame.kind == "w"), None)
-    if at is None or frames[at].raw not in _HELD or frames[at].found == "idle":
+    if at is None or frames[at].found == "idle":
         return None
-    taker = next((frame.text for frame in reversed(frames[:at]) if _is_own(frame)), "?")
-    text = frames[at].text
-    is_channel = text.startswith("[chan ")
-    has_name = text == "[GIL]" or (" " in text and not is_channel and text not in _NAMELESS)
-    return text + f" in {taker}" * (not has_name)
+    text, has_holder = frames[at].text, len(frames) > at + 1
+    name = f"{text} in {_function(frames[:at]) or '?'}" if _NAMELESS.fullmatch(text) else text
+    return name if has_holder or frames[at].raw in _FOR_THREADS else None
 
 
 def lock_lines(report: Report, limit: int) -> Iterator[str]:
-    """Yield a line for each lock or other wait for threads, the longest waits first."""
-    totals = Counter[str]()
-    held = defaultdict[str, Counter[str]](Counter)  # holders of each lock
-    waits = defaultdict[tuple[str, str], Counter[str]](Counter)  # what these holders wait for themselves
+    """Yield a line for each wait for threads, and for other waits with a known holder, the longest first."""
+    totals, holders = Counter[str](), defaultdict[str, _Holders](lambda: defaultdict(Counter))
     for stack, ns in zip(report.stacks, report.column(WALL), strict=True):
         frames = [report.frames[at] for at in reversed(stack.frames)]
-        if (name := lock_name(frames)) is None:
-            continue
-        totals[name] += ns
-        if behind := [*dropwhile(lambda frame: frame.kind != "w", frames)][1:]:
-            function = next((frame.text for frame in reversed(behind[1:]) if _is_own(frame)), "?")
-            holder = f"{behind[0].text.removeprefix('[held by]')}, in {function}"
-            wait = f" {behind[-1].text}" if behind[-1].kind == "w" and behind[-1].raw else ""
-            held[name][holder] += ns
-            waits[name, holder][wait] += ns
-    most = report.stats.most_waiters
+        if name := lock_name(frames):
+            totals[name] += ns
+            if behind := [*dropwhile(lambda frame: frame.kind != "w", frames)][1:]:
+                holder, wait = _first_holder(behind)
+                holders[name][holder][wait] += ns
     for name, ns in totals.most_common(limit):
-        at_once = f" (at most {counted(most[name], 'thread')} at once)" if most[name] else ""
-        if most[name] and ns > most[name] * (report.duration_ns or ns) * 1.01:
-            at_once = at_once.replace(")", ", for each of several)")
-        by = ""
-        for holder, _ in held[name].most_common(1):
-            [(wait, _)] = waits[name, holder].most_common(1)
-            others = ", and others" * (len(held[name]) > 1)
-            by = f", {100 * held[name].total() / max(1, ns):.0f} % of it held by {holder}{wait}{others}"
-        yield f"{ns / 1e9:.2f} s {name}{at_once}{by}"
+        yield f"{ns / 1e9:.2f} s {name}{_at_once(report, name, ns)}{_held_by(holders[name], ns)}"
+
+
+def _first_holder(frames: Sequence[NamedFrame]) -> tuple[str, str]:
+    """Return the first holder with its function ("writer, in flush"), and its own wait (" [sleep]" or "").
+
+    `frames` begins with the mark of the holder.  The next mark begins the frames of another holder.
+    """
+    own = [*takewhile(lambda frame: not frame.text.startswith(HELD_BY), frames[1:])]
+    has_wait = own and (own[-1].kind == "w" or own[-1].text in NO_STACK)
+    where = f", in {function}" if (function := _function(own)) else ""
+    return f"{frames[0].text.removeprefix(HELD_BY)}{where}", f" {own[-1].text}" if has_wait else ""
+
+
+def _at_once(report: Report, name: str, ns: int) -> str:
+    most = report.stats.most_waiters[name]
+    are_several = ns > _ROUNDING * most * (report.duration_ns or ns)  # several locks have this name
+    text = f" (at most {counted(most, 'thread')} at once{', for each of several' * are_several})"
+    return text if most else ""
+
+
+def _held_by(holders: _Holders, ns: int) -> str:
+    """Return the share of the time `ns` with a known holder, and the holder of most of this time."""
+    if not holders:
+        return ""
+    holder, waits = max(holders.items(), key=lambda item: item[1].total())
+    share = sum(each.total() for each in holders.values()) / max(1, ns)
+    others = ", and others" * (len(holders) > 1)
+    return f", {100 * share:.0f} % of it held by {holder}{max(waits, key=waits.__getitem__)}{others}"
+
+
+def _function(frames: Sequence[NamedFrame]) -> str | None:
+    """Return the last function that is no part of a library."""
+    return next((frame.text for frame in reversed(frames) if _is_own(frame)), None)
 
 
 def _is_own(frame: NamedFrame) -> bool:
     is_library = is_file(frame.module or "", C_LIBRARIES) or "/asyncio/" in (frame.file or "")
-    return frame.kind not in ("w", "k") and not is_library
+    return frame.kind not in ("w", "k") and frame.text not in NO_STACK and not is_library
 
 
 def wait_lines(report: Report, idle: Mapping[str, int], limit: int = 5) -> Iterator[str]:

@@ -87,8 +87,8 @@ class Unwinder:
     def walk(self, snapshot: ThreadSnapshot) -> Stack:
         """Unwind a snapshot.
 
-        If the mappings have changed, the walk is repeated, because the first walk may have used rows of an
-        unmapped library.
+        If the mappings have changed, the walk is repeated, because the first walk may have used rows of a
+        library that is no longer mapped.
         """
         generation = self._modules.generation
         stack = self._walk_best(snapshot)

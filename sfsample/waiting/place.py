@@ -32,6 +32,7 @@ _STATES = (("sync.Mutex.", WaitClass.LOCK), ("sync.RWMutex.", WaitClass.LOCK), (
            ("runnable", WaitClass.CPU), ("preempted", WaitClass.CPU), ("", WaitClass.OTHER))  # fmt: skip
 _ADDRESS = re.compile(r" 0x[0-9a-f]+|: \d+ of \d+ have arrived")
 _EPHEMERAL = 32768  # first port that the kernel gives to a client: ip(7), ip_local_port_range
+_IN_PIPE = re.compile("pipe_(read|write|wait)")  # kernel functions, also for a FIFO (fs/pipe.c)
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 
 
@@ -62,10 +63,10 @@ def _text_and_class(thread: WaitingThread, wait: Wait | None) -> tuple[str, Wait
     if call is None:  # page fault: the thread is in no system call
         is_disk = thread.state == "D"
         return ("disk: page fault", WaitClass.DISK) if is_disk else ("unknown", WaitClass.OTHER)
-    return _of_call(call, wait.kind if wait else None)
+    return _of_call(call, wait.kind if wait else None, thread.wchan or "")
 
 
-def _of_call(call: DecodedSyscall, kind: WaitKind | None) -> tuple[str, WaitClass]:
+def _of_call(call: DecodedSyscall, kind: WaitKind | None, wchan: str) -> tuple[str, WaitClass]:
     descriptor, name = _only_descriptor(call), call.name or "?"
     if kind is WaitKind.NAME_RESOLUTION:
         return "DNS server", WaitClass.NETWORK
@@ -73,7 +74,7 @@ def _of_call(call: DecodedSyscall, kind: WaitKind | None) -> tuple[str, WaitClas
         return f"disk: {name}", WaitClass.DISK
     if descriptor is None:
         return name, WaitClass.EVENT if kind is WaitKind.EVENTS else WaitClass.OTHER
-    what, category = object_of(descriptor)
+    what, category = ("pipe", WaitClass.PIPE) if _IN_PIPE.search(wchan) else object_of(descriptor)
     if kind is WaitKind.FILE_LOCK:
         return f"file lock: {what}", WaitClass.LOCK
     return f"{'disk: ' * (category is WaitClass.DISK)}{name}: {what}", category

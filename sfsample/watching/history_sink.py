@@ -27,7 +27,7 @@ class HistorySink(Sink):
     def __init__(self, directory: str, retention: Retention, say: Say) -> None:
         self._directory, self._retention, self._say = directory, retention, say
         self._services: list[str] = []  # services of the last slice
-        self._ends_s: dict[str, float] = {}  # end of the last slice or gap that is kept, by service
+        self._ends_s: dict[str, float] = {}  # service -> end of the last slice or gap in the history
         self._lost: set[str] = set()  # services whose last slice could not be written
         self._said: set[str] = set()  # messages that were already printed
         self._history: History | None = None

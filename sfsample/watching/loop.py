@@ -176,8 +176,8 @@ class Watch:
 def slots(every_s: float, should_stop: Callable[[], bool], between: Callable[[], bool]) -> Iterator[float]:
     """Wait for one slot after another; at the begin of a slot, yield the seconds until the next slot.
 
-    The wait calls `between`, which returns True if it did something.  A slot that begins late by less than
-    half a slot is shortened.  A slot that would begin later is left out.
+    The wait calls `between`, which returns True if it did some work.  A slot that begins late by less than
+    half a slot is shortened.  A slot that would begin even later is left out.
     """
     start, slot = time.monotonic(), 0
     while wait_until(start + slot * every_s, should_stop, between):

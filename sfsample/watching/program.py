@@ -52,7 +52,7 @@ class Trouble:
             self._say(what, *help_lines, self._until_then)
 
     def over(self) -> int:
-        """Note that the failure is over; return the number of slots that it lasted."""
+        """Note that the failure is over; return the number of slots with the failure."""
         slots, self._what, self._slots = self._slots, "", 0
         return slots
 
@@ -64,7 +64,7 @@ class Sink:
         """Check, before the first slice is recorded, that slices can be kept."""
 
     def add(self, whole: Slice, parts: Sequence[Slice]) -> str:  # noqa: ARG002
-        """Keep the whole slice, or its part for each service; return the sink's place, for a message."""
+        """Keep the whole slice, or its part for each service; return a text about where, for a message."""
         return ""
 
     def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:

@@ -106,7 +106,7 @@ class SliceFiles:
                 os.unlink(os.path.join(self.directory, name))
 
     def _list(self) -> None:
-        """Note the begin of each slice; for a new file, it is in the file name.  Raises OSError."""
+        """Note the begin of each slice; read a new begin from the file name.  Raises OSError."""
         now_s, clock_s, known = _boot_time_s(), time.time(), self._begun_s
         self._begun_s = {}
         for match in filter(None, map(self._name.fullmatch, os.listdir(self.directory))):

@@ -40,7 +40,7 @@ class SliceRecorder:
         self._say = program.say
         # True: failures end the watch, except a full disk and a failed or endless system call on the target
         self.may_fail = True
-        self.has_kept = False  # a sink has the last slice
+        self.has_kept = False  # True: a sink has kept the last slice
         self.stats = Stats(options.record.rate)  # statistics of the present or the last slice
         self._sinks = [(sink, Trouble(self._say, "slices are lost until then")) for sink in sinks]
         self._lost = Trouble(self._say, "slices are lost until then")  # for failures outside the sinks
@@ -184,8 +184,8 @@ class SliceRecorder:
 class Share:
     """The share of a CPU that samples may take: the share of the watch, less other costs.
 
-    Other costs are the costs of the last slice for opening processes, for names, and for writing.  CPU time
-    that its samples took beyond their share counts, too: the first stacks of a slice cost most.
+    Other costs are the costs of the last slice for opening processes, for names, and for writing.  If samples
+    took more than their share, the excess is another cost: the first stacks of a slice cost most.
     `own_cpu_s` returns the CPU time of sfsample without the answers to HTTP clients.
     """
 

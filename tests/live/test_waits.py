@@ -1,5 +1,6 @@
 """A recording in wall mode says what threads wait for; the test knows the answer for each thread."""
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import sfsample
 from sfsample.core.snapshot import Capture
 from sfsample.report.waits import fold_idle
 from tests.live.compiled import compile_c, needs_gcc, started
+from tests.live.hanging import wait_for_calls
 from tests.live.recording import record_samples
 from tests.live.targets import assert_untraced, first_line, python
 
@@ -170,4 +172,21 @@ def test_workers_that_wait_long_at_one_condition_variable_are_idle(tmp_path: Pat
         assert any("session" in texts for texts in shown), "each session waits for its own answer"
         brief = sfsample.named(sfsample.record(process.pid, 0.3, options))
         assert fold_idle(brief)[1] == {}, "a second has not passed"
+        assert_untraced(process.pid)
+
+
+@pytest.mark.any_load
+def test_a_fifo_on_stdin_is_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    code = (
+        "import os, sys\n"
+        "os.dup2(os.open(sys.argv[1], os.O_RDWR), 0)\n"
+        "print('ready', flush=True)\nos.read(0, 1)"
+    )
+    with python(code, tmp_path / "fifo") as process:
+        assert first_line(process) == "ready"
+        wait_for_calls(process.pid, read=1)
+        report = sfsample.named(record_samples(process.pid, 10, rate=50, mode="wall", waits=True))
+        found = {(frame.text, frame.raw) for frame in report.frames if frame.kind == "w"}
+        assert found == {("[read: pipe]", "pipe")}
         assert_untraced(process.pid)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Stack, StopReason
 from sfsample.core.wait_kind import WaitKind
-from sfsample.modules.location import Location
-from sfsample.recording.blame import UNSEEN, Blame
+from sfsample.modules.location import UNSEEN, Location
+from sfsample.recording.blame import Blame
 from sfsample.recording.due_threads import SampledThread
 from sfsample.recording.sample import BEGINNING
 from sfsample.recording.wait_finder import FoundWait
@@ -21,7 +21,7 @@ class Counted:
     def __init__(self) -> None:
         self.now = BEGINNING
         self.stacks: dict[int, list[str]] = {}
-        self.stats = SimpleNamespace(holders_changed=0, holders_refused=0)
+        self.stats = SimpleNamespace(holders_changed=0)
 
     def count_wait(self, thread, _capture):
         self.stacks[thread.tid] = [place.wait.text if place.wait else place.kernel
@@ -54,7 +54,7 @@ class FakeProcess:
         self._unseen, self._running = unseen, running
         self.waits = self
 
-    def owner(self, _waiter, found):
+    def holder(self, _waiter, found):
         tid = found.wait.tid
         known = self._answers.get(tid)
         actor = known.pop(0) if known else tid
@@ -72,7 +72,7 @@ def counted(*threads, others=(), **how):
     recorder, by_pid = Counted(), {each.process.pid: each for each in others}
     own = by_pid[0] = FakeProcess(0, *threads, **how)
     blame = Blame(recorder, own, by_pid.get)
-    assert [blame.takes(each, Capture.READ) for each in threads] == [
+    assert [blame.postpone(each, Capture.READ) for each in threads] == [
         each.wait is not None for each in threads
     ]
     blame.count()
@@ -98,9 +98,9 @@ def test_a_chain_has_the_stack_of_each_holder():
 
 
 def test_an_owner_that_has_changed_is_not_blamed():
-    for answers in ([2, 3], [None, None], [3, 2]):
+    for answers, changed in (([2, 3], 1), ([3, 2], 1), ([None, None], 0)):
         recorder = counted(thread(1, "a", 2), thread(2, "b"), thread(3, "c"), owners={2: answers})
-        assert (recorder.stacks[1], recorder.stats.holders_changed) == (["a"], 1)
+        assert (recorder.stacks[1], recorder.stats.holders_changed) == (["a"], changed)
     recorder = counted(thread(1, "a", 2), thread(2, "b"), thread(3, "c"), owners={2: [3, 3]})
     assert recorder.stacks[1] == ["c", "[held by]t3", "a"], "it was handed over before the tick"
 
@@ -131,6 +131,16 @@ def test_a_process_of_several_threads_is_named_without_a_thread():
     assert (recorder.stacks[1], recorder.stats.holders_changed) == (["a"], 1), "it has changed meanwhile"
 
 
-def test_a_process_that_must_not_be_read_is_counted():
+def test_a_process_that_cannot_be_opened_has_not_changed():
     recorder = counted(thread(1, "a", 9), owners={9: [(7, 0)] * 2})
-    assert (recorder.stacks[1], recorder.stats.holders_refused) == (["a"], 1)
+    assert (recorder.stacks[1], recorder.stats.holders_changed) == (["a"], 0)
+
+
+def test_a_thread_that_has_run_since_a_late_capture_is_not_counted_for_that_wait():
+    recorder, waiting = Counted(), thread(1, "a", 2)
+    blame = Blame(recorder, FakeProcess(0, waiting, thread(2, "b")), {}.get)
+    assert blame.postpone(waiting, Capture.STOPPED)
+    waiting.wait = None
+    assert not blame.postpone(waiting, Capture.STOPPED)
+    blame.count()
+    assert recorder.stacks == {}, "the sampler counts it"

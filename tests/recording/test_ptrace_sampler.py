@@ -7,13 +7,16 @@ import pytest
 
 from sfsample.core.checkpoint import PENDING_STOPS, checkpoint
 from sfsample.core.snapshot import Capture, SchedulerEvidence
+from sfsample.errors import NoSuchProcess, NotPermitted
 from sfsample.recording import process_sampler, ptrace_sampler
+from sfsample.recording.sample import TickTime
 from tests.recording.fake_process import (
     PID,
     START,
     TICK,
     FakeProcess,
     record,
+    sampler_of,
     stopped,
 )
 
@@ -251,3 +254,50 @@ def test_wait_for_a_cpu_is_no_overhead(process, waited_ns, bounds_ns, held_ns, s
 
     assert bool(stats.spared_ticks) == skips
     assert (stats.pauses.max, stats.held.max) == (61_000_000, held_ns)
+
+
+@pytest.fixture
+def opened(monkeypatch, clock):
+    """The processes that the sampler opens, because they hold up another one, in this order."""
+    made = []
+
+    def open_process(pid, **_):
+        if pid == 2:
+            raise NotPermitted(pid, "no")
+        if pid == 3:
+            raise NoSuchProcess(pid, "no")
+        made.append(FakeProcess(clock, pid=pid))
+        return made[-1]
+
+    monkeypatch.setattr(ptrace_sampler, "LiveProcess", open_process)
+    return made
+
+
+def test_holder_that_was_visited_longest_ago_makes_room(process, opened):
+    sampler = sampler_of(process, mode="wall", blame=True)
+
+    def visit(tick, pids):
+        sampler._last_tick = TickTime(tick, tick)
+        return [sampler._holder(pid) is not None for pid in pids]
+
+    assert all(visit(1, range(201, 233)))
+    assert visit(1, [233]) == [False]
+    assert sampler.profile.stats.holders_refused == 1
+    assert len(opened) == 32, "a process that this tick has no room for is not opened"
+    assert all(visit(2, [201, 233]))
+    assert [each.pid for each in opened if each.closed] == [202]
+    assert [each.pid for each in opened][32:] == [233]
+
+
+def test_each_reason_for_an_unknown_holder_is_counted_once(process, opened):
+    sampler = sampler_of(process, mode="wall", blame=True)
+    stats = sampler.profile.stats
+    assert sampler._holder(2) is None
+    assert (stats.holders_refused, stats.holders_changed) == (1, 0)
+    assert sampler._holder(3) is None
+    assert (stats.holders_refused, stats.holders_changed) == (1, 1)
+    assert sampler._holder(4) is not None
+    opened[0].ends_at = 0
+    sampler._last_tick = TickTime(1, 1)
+    assert sampler._holder(4) is None
+    assert (stats.holders_refused, stats.holders_changed, opened[0].closed) == (1, 2, True)

@@ -146,3 +146,42 @@ def test_the_page_has_the_table_of_waits() -> None:
         "          0.30 s [mutex a]",
     ]
     assert page_data(made(("a", [MAIN], 30)), threads=False)["waits"] == []
+
+
+def mark(name: str) -> NamedFrame:
+    return NamedFrame(f"[held by]{name}", f"[held by]{name}")
+
+
+OTHER = NamedFrame("[mutex b]", "[mutex b]", "lock", kind="w", found="wait")
+IN_A, IN_B = NamedFrame("in_a", "in_a"), NamedFrame("in_b", "in_b")
+
+
+def test_the_first_holder_of_a_chain_has_its_own_function_and_wait() -> None:
+    chain = [SLEEP, IN_B, mark("b"), OTHER, IN_A, mark("a"), LOCK, MAIN]
+    assert [*lock_lines(made(("t", chain, 10)), 5)] == [
+        "0.10 s [mutex a], 100 % of it held by a, in in_a [mutex b]"
+    ]
+
+
+def test_a_cycle_names_no_mark_as_a_function() -> None:
+    cycle = [mark("t (a cycle)"), OTHER, IN_A, mark("a"), LOCK, MAIN]
+    alone = [mark("t (a cycle)"), LOCK, MAIN]
+    held = "0.10 s [mutex a], 100 % of it held by "
+    assert [*lock_lines(made(("t", cycle, 10)), 5)] == [f"{held}a, in in_a [mutex b]"]
+    assert [*lock_lines(made(("t", alone, 10)), 5)] == [f"{held}t (a cycle)"]
+
+
+def test_a_missing_stack_of_a_holder_is_no_function() -> None:
+    unseen = NamedFrame("[stack not captured]", "[stack not captured]")
+    assert [*lock_lines(made(("t", [unseen, mark("a"), LOCK, MAIN], 10)), 5)] == [
+        "0.10 s [mutex a], 100 % of it held by a [stack not captured]"
+    ]
+
+
+def test_pipes_and_sockets_are_in_the_table_if_a_holder_is_known() -> None:
+    pipe = NamedFrame("[read: pipe]", "[read: pipe]", "pipe", kind="w", found="wait")
+    port = NamedFrame("[recvfrom: http:80]", "[recvfrom: http:80]", "network", kind="w", found="wait")
+    report = made(
+        ("a", [FLUSH, HELD, pipe, MAIN], 30), ("b", [pipe, MAIN], 10), ("c", [port, MAIN], 70)
+    )  # fmt: skip
+    assert [*lock_lines(report, 5)] == ["0.30 s [read: pipe] in main, 100 % of it held by writer, in flush"]

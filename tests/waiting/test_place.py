@@ -132,3 +132,9 @@ def test_a_thread_that_has_just_got_the_gil_waited_for_it() -> None:
 def test_kinds_without_a_class_depend_on_the_descriptor() -> None:
     without = {*WaitKind} - CLASS_OF.keys()
     assert without == {"futex", "read", "write", "events", "stopped", "kernel"}
+
+
+@pytest.mark.parametrize("function", ["pipe_read", "anon_pipe_write", "pipe_wait"])
+def test_a_fifo_is_a_pipe_although_its_descriptor_has_a_path(function: str) -> None:
+    fifo = Descriptor(0, "file", 7, "r", "/srv/in.fifo")
+    assert place(call=call("read", fifo), wchan=function) == WaitPlace("read: pipe", "pipe")

@@ -21,7 +21,7 @@ _PYTHON_LIBRARIES = (*C_LIBRARIES, "python", "libpython")
 _LIBRARY = re.compile(r"^<frozen |/lib(64)?/python3(\.\d+t?/(?!(site|dist)-packages/)|\d+\.zip)")
 _INSTALLED = re.compile(r"/(site|dist)-packages/|/bin/[^/]*$")  # packages, and scripts that start packages
 _START_FUNCTIONS = ("_start", "__libc_start_main", "__libc_start_call_main", "__libc_start_main_impl")
-# functions between abort() or assert() and the signal; a static program contains these functions
+# functions between abort() or assert() and the signal; in a static program, no library has these functions
 _RAISE_PATH = ("abort", "GI_abort", "assert_fail", "assert_fail_base", "raise", "GI_raise", "gsignal", "kill",
                "tgkill", "pthread_kill", "pthread_kill_implementation", "pthread_kill_internal")  # fmt: skip
 _MAX_PATH_FUNCTIONS = 3

@@ -25,7 +25,7 @@ _MAX_CALLS_INSIDE = 2  # calls inside a function; with more calls, the thread "i
 # Kinds of waits that are findings if the owner is unknown or has ended.
 _LOCK_KINDS = (WaitKind.MUTEX, WaitKind.READ_LOCK, WaitKind.WRITE_LOCK, WaitKind.BARRIER)
 _SOCKET_KINDS = (WaitKind.READ, WaitKind.WRITE, WaitKind.CONNECT)
-# Kinds of waits that are always findings: only another process, or an unknown thread, can end them.
+# Kinds of waits that are always findings: only another process, or an unknown thread, can end such a wait.
 _OUTSIDE_KINDS = (
     WaitKind.KERNEL, WaitKind.VFORK, WaitKind.STOPPED, WaitKind.FILE_LOCK, WaitKind.FULL_PIPE,
     WaitKind.CONNECT, WaitKind.NAME_RESOLUTION, WaitKind.WRITE, WaitKind.DATABASE_LOCK, WaitKind.ONCE,
@@ -34,10 +34,10 @@ _OUTSIDE_KINDS = (
 # Tools for runtimes whose own threads or tasks a dump does not show; {} is the process id.  sfsample finds
 # the runtime by files and functions on the stacks, because a program can choose its own name.
 _TOOL_BY_FILE = {  # key: prefix of the file's name
-    "libjvm.so": "Java's locks and frames are not shown: jcmd {} Thread.print has them (kill -QUIT {} prints "
-    "them on the JVM's stdout, unless it runs with -Xrs)",
-    "libcoreclr.so": "frames of .NET are not shown: dotnet-stack report -p {} has them",
-    "beam.": "processes of Erlang are not shown: a remote shell has them (erl -remsh NODE, then i().)",
+    "libjvm.so": "Java's locks and frames are not shown: jcmd {} Thread.print shows both (kill -QUIT {} "
+    "prints both on the JVM's stdout, unless the JVM runs with -Xrs)",
+    "libcoreclr.so": "frames of .NET are not shown: dotnet-stack report -p {} shows frames",
+    "beam.": "processes of Erlang are not shown: a remote shell lists them (erl -remsh NODE, then i().)",
 }
 _TOOL_BY_FUNCTION = {  # key: prefix of the function's name
     "node::": "JavaScript is not shown: node inspect -p {} opens a debugger; enter pause there, then bt",
@@ -161,17 +161,17 @@ class _VerdictBuilder:
         return self._wording.chain(path if is_told else path[:1])
 
     def _is_certain(self, path: Sequence[Node]) -> bool:
-        """Return True if the waits of a chain lasted at one instant, and fit into a sentence."""
+        """Return True if the waits of a chain existed at one instant, and fit into a sentence."""
         return len(path) <= 2 or (len(path) <= _MAX_CHAIN and self._at_one_instant(path[:-1]))
 
     def _at_one_instant(self, cycle: Sequence[Node]) -> bool:
-        """Return True if all threads in a cycle, and all threads of processes in it, slept at one instant."""
+        """Return True if all threads of a cycle (of a process: all its threads) slept at one instant."""
         pids = {node.pid for node in cycle if not node.tid}
         threads = self._threads.items()
         return slept_together([t.dump.asleep for node, t in threads if node in cycle or node.pid in pids])
 
     def _crashed(self) -> Iterator[Finding]:
-        """Yield the thread of a core file that got the fatal signal, unless it is the main thread."""
+        """Yield a finding for the thread that got the fatal signal, unless it is the main thread."""
         for node, thread in self._threads.items():
             if thread.dump.signal and node.tid != node.pid:
                 yield Finding("signal", self._wording.sentence(node), (node,))

@@ -15,7 +15,7 @@ class Node(NamedTuple):
     tid: int
 
 
-Edges = Mapping[Node, Node]  # node -> the node that it waits for
+Edges = Mapping[Node, Node]  # waiting node -> awaited node
 
 
 def cycles(edges: Edges) -> tuple[tuple[Node, ...], ...]:

@@ -1,6 +1,6 @@
-"""Names threads and processes, and describes their activity, in the same words throughout a dump.
+"""Names threads and processes, and describes what they do, in the same words throughout a dump.
 
-The target chooses its names, so they may contain control characters; `dumping.text` removes such characters.
+The target chooses its names, so a name may contain control characters; `dumping.text` removes the characters.
 """
 
 import signal
@@ -22,7 +22,7 @@ _MAX_NAMES = 3  # names shown of threads that have no common prefix
 _SECONDS_UP_TO, _MINUTES_UP_TO = 120, 120  # up to 120 s in seconds, up to 120 min in minutes, then in hours
 _CALLBACK = ("asyncio/events.py", "Handle._run")  # file and function in which an event loop runs a callback
 _CHILD_KINDS = (WaitKind.CHILD, WaitKind.VFORK, WaitKind.SIGNAL)
-_PEER_TEXTS = {  # kind of a wait -> text that links it to the processes that may end it
+_PEER_TEXTS = {  # kind of a wait -> text before the processes that may end the wait
     WaitKind.FULL_PIPE: "to be read by",
     WaitKind.EMPTY_PIPE: "to be written by",
     WaitKind.READ: "to be sent by",
@@ -173,7 +173,7 @@ def chain_text(tasks: Sequence[Task]) -> str:
 
 
 def task_edges(tasks: Sequence[Task]) -> dict[Node, Node]:
-    """Return the edge from each task to the first task that it needs; a node has the address of its task."""
+    """Return an edge from each task to the first task that it needs; a node has the address of a task."""
     nodes = {task.address: Node(0, task.address) for task in tasks}
     needs = ((task, next(filter(nodes.get, task.on), None)) for task in tasks)
     return {nodes[task.address]: nodes[address] for task, address in needs if address is not None}

@@ -344,18 +344,22 @@ class KeptPeers:
 
     def __init__(self, pause: int = _TABLE_PAUSE) -> None:
         self._pause = pause
-        self.wanted: dict[str, NearEnd] = {}  # other ends to find in the next search
+        self._wanted: dict[str, NearEnd] = {}  # other ends to find in the next search
         self._searched: dict[str, NearEnd] = {}
         self._found: tuple[PeerProcess, ...] = ()
         self._next_ns = 0  # time from which on the next search is permitted (perf_counter_ns)
+
+    def want(self, links: Mapping[str, NearEnd]) -> None:
+        """Search for these other ends, too, at the next search."""
+        self._wanted |= links
 
     def find(self, links: Mapping[str, NearEnd]) -> tuple[PeerProcess, ...]:
         """Return the processes that still have a file of `links` open; (): no search was possible yet."""
         now_ns, is_known = time.perf_counter_ns(), self._searched.items() >= links.items()
         if links and now_ns >= self._next_ns + _PEERS_LAST_NS * is_known:
-            used_ns, self._searched = time.thread_time_ns(), {**self.wanted, **links}
+            used_ns, self._searched = time.thread_time_ns(), {**self._wanted, **links}
             self._found = find_peer_processes(self._searched)
-            self.wanted = dict(self._searched) if len(self._searched) < _MAX_KNOWN else {}
+            self._wanted = dict(self._searched) if len(self._searched) < _MAX_KNOWN else {}
             self._next_ns = now_ns + self._pause * (time.thread_time_ns() - used_ns)
         ends = [*links.values()]
         return tuple(peer for peer in self._found if peer.near in ends and read_link(peer.file) in links)

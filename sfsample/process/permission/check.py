@@ -10,13 +10,7 @@ from contextlib import closing, suppress
 from typing import NamedTuple
 
 from sfsample.core.arch import ARCHES, Arch, ByteOrder, arch_of
-from sfsample.errors import (
-    FIND_HELP,
-    AlreadyTraced,
-    NoSuchProcess,
-    NotPermitted,
-    UnsupportedTarget,
-)
+from sfsample.errors import FIND_HELP, AlreadyTraced, NoSuchProcess, NotPermitted, UnsupportedTarget
 from sfsample.process.permission.evidence import own_credentials, refusal_help, target_credentials, tracer_of
 from sfsample.process.permission.gates import Gate, judge_gates
 from sfsample.process.proc_text import PF_KTHREAD, Stat

@@ -45,7 +45,7 @@ def _input_text(side: Side) -> str:
 
 
 def compared(difference: Difference) -> str:
-    """Return the words for what is compared: shares of time or shares of samples, with the reason."""
+    """Say whether shares of time or shares of samples are compared, with the reason."""
     what = "CPU time" if difference.by_cpu else "samples"
     if difference.per_time:
         is_wall = not difference.by_cpu and "wall" in {side.mode for side in difference.sides}

@@ -87,7 +87,7 @@ def _rows_by_thread(report: Report) -> Iterator[tuple[ReportThread, list[int], l
 
 
 class _ThreadTables:
-    """Builds the tables of one thread.  `libs` is shared by all threads."""
+    """Builds the tables of one thread.  All threads share `libs`."""
 
     def __init__(self, report: Report, libs: Numbers[_Module], thread: ReportThread,
                  stacks: list[int], rows: list[_Row]) -> None:  # fmt: skip

@@ -1,6 +1,6 @@
 """`-f json`: the whole report as `sfsample.profile/1` (docs/profile-json.md).
 
-`coverage` is computed from `stats`; all other values are those of the report.  As in every JSON of sfsample,
+`coverage` is computed from `stats`; the report has all other values.  As in every JSON document of sfsample,
 addresses are hexadecimal strings, `_ns` numbers are integers, and unknown values are null.  `read` checks
 types, indexes and the lengths of columns, and cleans texts, because a file can contain anything.
 

@@ -90,7 +90,7 @@ class Layout(NamedTuple):
     gil: int | None = None  # field of _PyRuntime: the GIL itself
     gil_pointer: int | None = None  # field of PyInterpreterState: the address of the GIL
     thread_base: int | None = None  # field of PyThreadState: the frame that ends each chain
-    cframe_frame: int = 0  # field of _PyCFrame, which only 3.11 and 3.12 have; then the outer _PyCFrame
+    cframe_frame: int = 0  # field of _PyCFrame (3.11 and 3.12): current frame; then the outer _PyCFrame
     is_entry: int | None = None  # field of _PyInterpreterFrame
     code_version: int | None = None  # field of PyCodeObject
     kind_bit: int = 2  # lowest bit of `kind` (3 bits) in a string's state; then `compact` and `ascii`

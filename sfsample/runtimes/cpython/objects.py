@@ -1,9 +1,9 @@
 """Reads simple objects of CPython from the memory of the target: texts, numbers, attributes, locals, `with`.
 
 Every address comes from the target's memory.  So each read takes from the budget of the look, and an
-impossible value becomes 0 or None.  This module has the offsets that the table of offsets lacks.  They are
-equal in 3.11 to 3.15 with a GIL, unless the code uses `minor`.  Builds without a GIL have other headers;
-sfsample does not read their objects.
+impossible value becomes 0 or None.  This module has the offsets that the table of offsets lacks.  These
+offsets are equal in 3.11 to 3.15, unless the code uses `minor`.  Builds without a GIL have other headers, so
+sfsample does not read objects of these builds.
 
 Source: Include/cpython and Include/internal of CPython 3.11 to 3.15: dictobject.h, pycore_dict.h, object.h,
 longintrepr.h, genobject.h, methodobject.h, code.h; Objects/exception_handling_notes.txt.

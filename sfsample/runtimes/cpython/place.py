@@ -87,7 +87,7 @@ class Placer:
 
 
 def _ends(frames: Sequence[Frame]) -> list[int]:
-    """Return the end of each native frame: its CFA; if that is unknown, the SP of its caller."""
+    """Return the end of each native frame: its CFA; if the CFA is unknown, the SP of the caller."""
     if not frames:
         return []
     begins = [frame.sp for frame in frames[1:]]

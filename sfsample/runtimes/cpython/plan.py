@@ -87,7 +87,7 @@ class Plan:
             at = room.words[place]
 
     def _follow_frames(self, room: Copying, stack: BytesMemory, ends: Span, codes: dict[int, None]) -> None:
-        """Copy the frames of a thread state that are not copied yet; add unknown code objects to `codes`.
+        """Copy the missing frames of a thread state; add the code objects that are not trusted to `codes`.
 
         `ends` has the first frame, and the frame at which the chain ends.  If `_SAME_FRAMES` frames in a row
         are equal to the last sample, the walk ends, because the outer frames are most probably equal, too.

@@ -225,7 +225,7 @@ class TaskReader:
         return f"Task-{number}" if number is not None else self._objects.text(name) or f"{address:#x}"
 
     def _follow(self, at: int) -> tuple[list[PythonFrame], int]:
-        """Return the frames of a chain of coroutines, innermost first, and the object that it awaits."""
+        """Return the frames of a chain of coroutines, innermost first, and the object that ends the chain."""
         objects, layout, frames = self._objects, self._objects.layout, list[PythonFrame]()
         while len(frames) < _MAX_DEPTH and objects.type_name(at) in _GENERATORS:
             address = at + self._frame

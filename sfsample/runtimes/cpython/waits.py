@@ -1,8 +1,8 @@
 """Finds the wait of a Python thread, and the locks that the thread holds, in the objects of its frames.
 
-A thread waits for a lock only if it sleeps on a futex word of this lock: on the lock's semaphore, or on the
-word after a pointer to the lock's mutex (Python/parking_lot.c).  If a function of the standard library waits,
-the function's name and its `self` say what the thread waits for.
+A thread that waits for a lock sleeps on a futex word of this lock: on the lock's semaphore, or on the word
+after a pointer to the lock's mutex (Python/parking_lot.c).  If a function of the standard library waits, the
+function's name and its `self` tell the object of the wait.
 
 Source: Modules/_threadmodule.c, _queuemodule.c, _multiprocessing/{multiprocessing.h,semaphore.c} and
 Lib/{threading,queue,concurrent/futures,importlib/_bootstrap}.py of CPython 3.11 to 3.15.

@@ -178,7 +178,8 @@ _AMD64_STUBS = (
     # endbr64; push index; | jmp PLT0 (perhaps with a bnd before, or nops after the jmp)
     _pattern("<f3 0f 1e fa 68 .. .. .. ..> f2? e9 .. .. .. ..", _pushed(0)),
     _pattern("f3 0f 1e fa 68 .. .. .. .. <f2? e9 .. .. .. ..>", _pushed(1)),
-    # endbr64; jmp *GOT(%rip)
+    # jmp *GOT(%rip); xchg %ax,%ax (.plt.got, and IFUNCs of static programs), or endbr64; jmp *GOT(%rip)
+    _pattern("<ff 25 .. .. .. .. 66 90>", _pushed(0)),
     _pattern("<f3 0f 1e fa f2? ff 25 .. .. .. ..>", _pushed(0)),
     # PLT0: push GOT+8(%rip); | jmp *GOT+16(%rip)
     _pattern("<ff 35 .. .. .. ..> f2? ff 25 .. .. .. ..", _pushed(1)),

@@ -31,7 +31,7 @@ class Wanted:
 
 
 class Door:
-    """The shared state.  The server calls `ask`, `why_unhealthy`, `metrics`, `count`; the loop the others."""
+    """The server calls `ask`, `why_unhealthy`, `metrics`, `count`.  The loop calls all other methods."""
 
     def __init__(self, every_s: float, slice_s: float, sinks: Sequence[Sink] = ()) -> None:
         self.targets = 0

@@ -132,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(answer)
 
     def _read_head(self) -> bytes:
-        """Return the request line and the headers.  Raises OSError if they do not arrive in time."""
+        """Return the request line and the headers.  Raises OSError if the client sends them too slowly."""
         until_s, data = time.monotonic() + _HEAD_S, b""
         while b"\r\n\r\n" not in data:
             if len(data) == _MAX_HEAD:

@@ -43,7 +43,7 @@ class Backend(NamedTuple):
 
 
 def parse_backend(text: str) -> Backend:
-    """Parse KIND=URL.  Raises BadValue, whose text leaves out the URL, because it may contain a password."""
+    """Parse KIND=URL.  Raises BadValue without the URL, because a URL may contain a password."""
     kind, _, url = text.partition("=")
     try:
         parts = urlsplit(url)

@@ -221,7 +221,7 @@ def test_other_ends_are_searched_for_seldom_and_asked_again_each_time() -> None:
     links = {f"pipe:[{os.fstat(fd).st_ino}]": NearEnd(os.fstat(fd).st_ino) for fd in (read_end, other)}
     first, second = ({link: near} for link, near in links.items())
     peers, modes = KeptPeers(pause=1_000_000), lambda found: {(peer.pid, peer.mode) for peer in found}
-    peers.wanted |= second
+    peers.want(second)
     both = {(os.getpid(), "r"), (os.getpid(), "w")}
     assert modes(peers.find(first)) == modes(peers.find(second)) == both, "one search finds both"
     os.close(write_end)

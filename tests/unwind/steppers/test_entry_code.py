@@ -179,6 +179,7 @@ def test_no_row_for_other_code():
 STUB = "ff2500000000 6800000000 e900000000"
 IBT_STUB = "f30f1efa 6800000000 f2e900000000 90"
 SECOND = "f30f1efa f2ff2500000000 0f1f440000"
+STATIC_STUB = "ff2500000000 6690"
 PLT0 = "ff3500000000 ff2500000000 0f1f4000"
 
 
@@ -188,6 +189,7 @@ PLT0 = "ff3500000000 ff2500000000 0f1f4000"
         (STUB, {0: 8, 6: 8, 11: 16, 16: None}),
         (IBT_STUB, {0: 8, 4: 8, 9: 16}),
         (SECOND, {0: 8, 4: 8, 11: None}),
+        (STATIC_STUB, {0: 8, 8: None}),
         (PLT0, {0: 16, 6: 24, 12: None}),
     ],
 )
