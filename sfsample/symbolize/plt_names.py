@@ -61,7 +61,7 @@ class PltStubs:
         """Yield start, end and relocation of each stub.  A stub ends at the next stub or section end."""
         code = bytes(self._image.contents(section)[:_MAX_SECTION_BYTES])
         if section.size > _MAX_SECTION_BYTES:
-            self._image.note_problem(f"{section.name}: only stubs in its first MiB have names")
+            self._image.note_problem(f"{section.name}: only stubs in the first MiB have names")
         relocations: dict[int, Relocation | None] = {section.vaddr: None}  # start of the stub -> relocation
         last = None
         for at in range(0, len(code), _STEP.get(self._image.machine, _MAX_SECTION_BYTES)):

@@ -4,7 +4,7 @@ From an SFrame row to a caller, step 2 of 4: `StepperChain.step` gets the row at
 (`steppers/sframe.py`), executes the row (`row.py`), and accepts the caller or asks the next stepper.
 
 A caller is accepted if its frame lies above this frame and its pc is executable.  If the row is a guess, the
-caller must be on the same stack, its pc must follow a call, and a direct call must lead to this function.
+caller must be on the same stack, and its pc must follow a call; a direct call must lead to this function.
 
 If no caller is accepted, the first stepper with a row gives the reason why the walk ends, except:
 

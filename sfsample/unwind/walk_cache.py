@@ -28,7 +28,7 @@ WalkStart = tuple[int, int]  # number of frames before the start, and fp at the 
 
 
 class CachedWalk(NamedTuple):
-    """A part of a walk, and the words of the stack on which it depends.  Addresses are run-time addresses."""
+    """A part of a walk, and the stack words that the part depends on.  Addresses are run-time addresses."""
 
     found: str  # label of the first frame
     fp: int | None  # fp that the first frame must have; None: any

@@ -1,1 +1,1 @@
-"""Finds the callers of code that no table describes, by following its instructions."""
+"""Finds the callers of code that no table describes, by following the instructions of this code."""

@@ -21,7 +21,7 @@ from sfsample.unwind.steppers.code_analysis.flow import Flow, ReadBytes, State, 
 
 _WORD = 8  # bytes
 _DIRECT_CALL = 5  # bytes of the longest call that states its target
-_ENOUGH_INSTRUCTIONS = 300  # instructions after which a search that has found a return ends
+_ENOUGH_INSTRUCTIONS = 300  # instructions; then a search ends if it has found a return
 _MAX_SEARCHED = 1500  # instructions without a return; no function of libc or libstdc++ has more
 _MAX_GENERATED = 500  # instructions; longer searches take 20 ms for each new pc, and hardly ever succeed
 _MAX_KEPT = 5000  # instructions in the cache; each takes about 1 KiB
