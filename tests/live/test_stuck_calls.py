@@ -239,7 +239,7 @@ def test_watch_goes_on_with_the_others_and_comes_back(target, neighbour, tmp_pat
     assert target.pid not in before[1]
     said = [line for line in done.err if "sfsample traces it already" in line]
     assert len(said) < len(slices) - 1, "not at each slice"
-    assert f"thread {target.pid} stays stopped): {target.pid}" in said[0]
+    assert f"thread {target.pid} stays stopped until the call returns): {target.pid}" in said[0]
     listed = json.loads(sfsample_run("history", "list", "--json", "--history", tmp_path / "history").out)
     gaps = [gap for gap in listed["gaps"] if gap["service"] == "target"]  # the program of the neighbour
     assert len(gaps) <= len(said), "sfsample begins anew, and misses nothing else"
