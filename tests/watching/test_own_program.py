@@ -15,7 +15,9 @@ from sfsample.watching.options import Push
 from sfsample.watching.own_program import dump_words, prune_words, push_words
 from sfsample.watching.push.backend import parse_backend
 
-TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=10)
+CHARACTERS = st.characters(codec="utf-8", exclude_characters="\0")
+# argparse of Python 3.11 drops a value "--", so no user can give it
+TEXTS = st.text(CHARACTERS, min_size=1, max_size=10).filter(lambda text: text != "--")
 SECONDS = st.floats(min_value=0, max_value=1e9, exclude_min=True, exclude_max=True)
 BACKENDS = st.sampled_from(["parca=http://h:7070", "otlp=https://h/x", "pyroscope=http://127.0.0.1"])
 CHOSEN = st.lists(st.sampled_from(DEFAULT_ORDER), min_size=1, unique=True).map(tuple)
