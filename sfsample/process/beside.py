@@ -1,7 +1,7 @@
 """Copies a thread's stack, and the memory in which Python or Go keeps frames, in one system call.
 
 Before the pause, a plan lists the pieces to copy, and sfsample allocates a buffer for the pieces.  During the
-pause, the plan may copy more pieces, with one call for each step.  For speed, this code uses plain integers.
+pause, the plan may copy more pieces, with one call for each step.  For speed, integers replace C structures.
 
 Source: process_vm_readv(2): a call ends at the first piece that cannot be read.
 """
@@ -45,7 +45,7 @@ class Room:
     def read(self, pid: int, at: int, size: int, remote: Span, stack: Span = (0, 0)) -> int:
         """Copy pieces to position `at`, then a stack to another buffer; return the number of bytes copied.
 
-        `remote`: address and number of the `struct iovec`.  `stack`: address and size of the stack's buffer.
+        `remote`: address and length of an array of `struct iovec`.  `stack`: address and size of a buffer.
         """
         local = self._local
         local[0], local[1] = self._address + at, size
@@ -54,7 +54,7 @@ class Room:
         return max(count, 0)
 
     def begin(self, pid: int, index: JointMemory, used: int) -> None:
-        """Note the pieces of a plan, which lie in the first `used` bytes."""
+        """Store the index of a plan's pieces; these pieces fill the first `used` bytes."""
         self._pid, self._index, self._used = pid, index, used
         self._is_own = False
 
@@ -95,7 +95,7 @@ class Room:
             left = left[done + 1 :]
 
     def _note(self, address: int, size: int) -> None:
-        """Add a piece, which was copied to the first unused bytes, to the index."""
+        """Add a piece to the index; the piece was copied to the first unused bytes."""
         if not self._is_own:
             self._index, self._is_own = self._index.over(b""), True
         self._index.add(address, size, self._used)
@@ -114,11 +114,11 @@ class BesidePlan(Protocol):
         """Return groups of pieces.  If a piece cannot be read, the later pieces of its group are left out."""
 
     def follow(self, room: Room, stack: BytesMemory) -> None:
-        """Copy the pieces to which the copies in `room` and `stack` lead."""
+        """Copy the pieces to which pointers in `room` and `stack` lead."""
 
 
 class Beside:
-    """Copies the pieces that the plan of one thread lists (`groups`) when this object is made."""
+    """Copies the pieces of one thread's plan; the constructor reads the list of pieces (`groups`) once."""
 
     def __init__(self, plan: BesidePlan, room: Room, order: ByteOrder) -> None:
         self.plan, self.groups = plan, plan.groups
@@ -126,7 +126,7 @@ class Beside:
         pieces = [*chain.from_iterable(self.groups)]
         self._offsets = [0, *accumulate(size for _, size in pieces)]  # offsets of the pieces in the room
         ends = accumulate(map(len, self.groups))
-        # index of the piece that follows the group of each piece
+        # for each piece: the index of the first piece of the next group
         self._next_group = [end for end, group in zip(ends, self.groups, strict=True) for _ in group]
         self._remote = _iovecs([*pieces, (0, 0)])
         self._remote_at = self._remote.buffer_info()[0]
@@ -137,7 +137,7 @@ class Beside:
             room.reserve(2 * self._offsets[-1])
 
     def fill(self, pid: int, buffer: CopyBuffer, address: int, size: int) -> int | None:
-        """Copy the pieces and a stack in one system call; return the number of bytes copied to `buffer`.
+        """Copy pieces and a stack, usually in one system call; return the number of bytes copied to `buffer`.
 
         `address`, `size`: the stack.  None: too many pieces cannot be read.
         """

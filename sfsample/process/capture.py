@@ -41,9 +41,9 @@ from sfsample.unwind.unwinder import Unwinder
 _MAX_ATTEMPTS = 8
 _MAX_DOUBTS = 3  # repeated captures of a stack that may be incomplete only for a moment
 _POLL_SLEEP_S = 0.000_05  # pause in seconds between two checks whether a thread sleeps
-_MIN_PATIENCE_NS = 1_000_000  # shortest wait in ns until a sleeping thread stops
+_MIN_PATIENCE_NS = 1_000_000  # least `patience_ns` for the stop of a sleeping thread
 
-# A kernel worker (io_uring, vhost) is a thread of the process that runs no code of the program.  sfsample
+# A kernel worker (io_uring, vhost) is a thread of the process, but runs no code of the program.  sfsample
 # can read the kernel functions of a worker only while the worker sleeps, and only with --kernel.
 _KERNEL_WORKER = ("kernel_worker",)
 
@@ -71,7 +71,7 @@ class CapturedStack(NamedTuple):
 class ThreadCapturer:
     """Captures threads of one process, from `source`; `stop` False: never stops a thread.
 
-    `kernel` None: adds the system call of a running thread; True: also the kernel functions of sleepers.
+    `kernel`: None adds the system call of a running thread, True also a sleeper's kernel functions.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class ThreadCapturer:
             if snapshot.capture is Capture.STOPPED:
                 stops.append(snapshot)
                 evidence = snapshot.scheduler
-                # a checkpoint has made this capture before the check: other libraries may have been mapped
+                # a checkpoint captured the thread before `_check_libraries`, perhaps with other libraries
                 if evidence and evidence.stopped_ns < checked_ns and asked != generation:
                     checked = frozenset()
             if not is_last and (process.copy.learn(thread, stack) or self.go.learn(thread, snapshot, stack)):
@@ -134,7 +134,7 @@ class ThreadCapturer:
             is_doubtful = self.python is not None and self.python.is_doubtful(captured.python)
             if reading is not None and attempt < _MAX_DOUBTS and is_doubtful:
                 continue
-            # the cause may be a library that is unmapped only for a moment
+            # a stack may end early because a library is unmapped for a moment
             cut_short = stack.stop_reason is not StopReason.OUTERMOST and process.modules.has_unmapped_files
             # the walk has read the maps again, so the maps may be newer than the copy
             is_behind = generation and process.modules.generation != generation and not attempt
@@ -228,7 +228,7 @@ class ThreadCapturer:
         return reading.snapshot, stack, reading
 
     def _walk_by_last_stop(self, thread: Thread, reading: SleepingThread) -> _Walked | None:
-        """Walk with the registers of the last stop; trust the walk if it finds the callers of that stop.
+        """Walk with the registers of the last stop; trust the walk if it finds the same callers as then.
 
         A leaf function may have its return address only in a register.  The walk uses the old value of this
         register only if the thread has run exactly once since the stop: to fall asleep again.
@@ -254,7 +254,7 @@ class ThreadCapturer:
         return self._walk_stopped(thread, taken)
 
     def _walk_stopped(self, thread: Thread, taken: ThreadSnapshot | NotCaptured) -> _Walked | NotCaptured:
-        """Walk a stopped thread; if the thread was asleep, keep the registers that calls preserve."""
+        """Walk a stopped thread; if the thread was asleep, keep its callee-saved registers."""
         if isinstance(taken, NotCaptured):
             return taken
         taken = self.go.complete(thread, taken)

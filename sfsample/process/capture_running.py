@@ -31,7 +31,7 @@ class StopFilter(NamedTuple):
     """
 
     awake: bool  # True: sleeping threads must not be stopped
-    wake_up: WakeUp = WakeUp(0)  # time when sfsample got its CPU
+    wake_up: WakeUp = WakeUp(0)  # times when sfsample woke up and got a CPU
 
 
 ANY_THREAD: Final = StopFilter(awake=False)
@@ -166,7 +166,7 @@ class RunningCapture:
             if before.counters is None:
                 return NotCaptured(Reason.GONE, "exited")
             return NotCaptured(Reason.OFF_CPU, _NO_CPU, before.counters, state)
-        if times_run(thread.files.counters()) == times_run(before.counters):  # no CPU since the first reading
+        if times_run(thread.files.counters()) == times_run(before.counters):  # got no CPU since `_observe`
             preempted = None if before.last_run is None else state is RunState.PREEMPTED_BY_US
             thread.stop.before = before._replace(preempted_by_us=preempted)
         return None

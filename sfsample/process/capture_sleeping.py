@@ -5,8 +5,8 @@ of its system call; process_vm_readv(2) gives its stack.  If the scheduler's cou
 after the reading, the thread has not run meanwhile.  The snapshot lacks all other registers.  A walk that
 needs an absent register ends with REGISTER_UNKNOWN.
 
-Source: proc(5), /proc/PID/syscall and schedstat; Linux lib/syscall.c (collect_syscall): if the thread does
-not sleep before and after the kernel reads the registers, the kernel writes "running".  For a thread that
+Source: proc(5), /proc/PID/syscall and schedstat; Linux lib/syscall.c (collect_syscall): if the thread is
+awake before or after the kernel reads the registers, the kernel writes "running".  For a thread that
 has no stack any more, the kernel writes "-1 0x0 0x0".
 """
 
@@ -31,7 +31,7 @@ class SleepingThread(NamedTuple):
     counters: bytes
 
     def has_run_once_since(self, counters: bytes | None) -> bool:
-        """Return True if the thread was put on a CPU exactly once since `counters`; False: or unknown."""
+        """Return True if the thread was put on a CPU exactly once since `counters`; False: no, or unknown."""
         old, new = parse_schedstat(counters), parse_schedstat(self.counters)
         return old is not None and new is not None and new.times - old.times == 1
 

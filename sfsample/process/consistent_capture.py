@@ -58,7 +58,7 @@ def capture_consistently(process: LiveProcess) -> ConsistentCapture:
     stopped: Captures = {}
     proc, copy, arch = process.proc, process.copy, process.running_capture.tracer.reader.arch
     gc_was_enabled = gc.isenabled()
-    with PENDING_STOPS.calling(lambda: None):  # sfsample is not suspended meanwhile
+    with PENDING_STOPS.calling(lambda: None):  # Ctrl-Z cannot suspend sfsample meanwhile
         gc.disable()
         REAL_TIME_PRIORITY.begin()
         try:

@@ -1,7 +1,7 @@
 """Presents a core file as a process: module map, memory, and a snapshot of each thread.
 
-Memory that was not dumped comes from the mapped files.  sfsample uses a file only if its bytes equal the
-dumped part of the mapping.  Only the constructor raises; a later failure becomes a line of `problems`.
+Memory that was not dumped comes from the mapped files.  sfsample uses a file only if its headers and notes
+equal the dumped bytes.  Only the constructor raises; a later failure becomes a line of `problems`.
 """
 
 import os
@@ -100,7 +100,7 @@ def open_core(path: str, exe: str | None = None, sysroot: str = "") -> "CoreProc
 
 
 class CoreProcess:
-    """A process as its core file describes it.  Raises FormatError if the damage makes the file useless."""
+    """A process as its core file describes it.  Raises FormatError if the file is too damaged to use."""
 
     def __init__(self, image: ElfImage, exe: str | None = None, sysroot: str = "") -> None:
         arch = arch_of(image.machine, image.byteorder)
@@ -254,7 +254,7 @@ class CoreImages:
         return all(compared)
 
     def _from_memory(self, mapping: Mapping) -> ElfImage:
-        """Make an image of a mapping (the vdso) that was dumped completely and begins with an ELF header."""
+        """Make an image of a completely dumped mapping that begins with an ELF header, such as the vdso."""
         size = mapping.end - mapping.start
         data = self._memory.dumped(mapping.start, size) if mapping.offset == 0 else None
         if data is None:

@@ -2,7 +2,7 @@
 
 One budget limits the reads of Python's memory for all threads together.  sfsample reports a system call only
 if the result register shows an interrupted call, and the instruction before the pc is a system call.
-sfsample has only the system calls of this machine, so it reports none for a core file of another machine.
+sfsample knows only the system calls of its own machine; for core files of other machines it reports none.
 
 Source: include/linux/errno.h (ERESTARTSYS).
 """
