@@ -1,7 +1,7 @@
 """Captures the goroutine of each thread of a live Go program or library, together with the thread's stack.
 
-The thread-local storage of a thread has the address of its goroutine: in a program the word below fs.base, in
-a library a word farther below.  sfsample recognizes the goroutine: its `m` has the id of the thread.
+The thread-local storage of a thread has the address of its goroutine: in a program the word below fs.base;
+in a library a word farther below.  sfsample checks each candidate: its `m` must have the id of the thread.
 
 Source: Go, src/cmd/link/internal/ld/data.go and src/runtime/tls_amd64.s.
 """
@@ -89,7 +89,7 @@ class GoCapture:
         return plan.complete(snapshot) if isinstance(plan, GoPlan) else snapshot
 
     def find_layout(self) -> GoRuntimeLayout | None:
-        """Return the layout of Go in the program, or in a library that a stack has shown; or None."""
+        """Return the layout of Go in the program, or else in a library that a walk has opened; or None."""
         modules = self._process.modules
         code = next((mapping for mapping in modules.mappings if mapping.executable), None)
         if code is None or self._process.arch.machine != AMD64.machine:
@@ -108,7 +108,7 @@ class GoCapture:
         return self._layout
 
     def goroutines(self, should_stop: Callable[[], bool]) -> Iterator[Goroutine]:
-        """Yield all goroutines without a stop; nothing if the process has no Go code of a known version."""
+        """Yield all goroutines, and stop no thread; yield nothing without Go code of a known version."""
         budget = Budget(GOROUTINES_NS, should_stop)
         reader = self.reader = self._new_reader(budget)
         if reader is None:
@@ -149,7 +149,7 @@ class GoCapture:
         return word_in(words), word_in(words, 8)
 
     def unlocks(self, goroutine: Goroutine, stack: Stack) -> tuple[Unlock, ...]:
-        """Return those pending deferred Unlock calls of a goroutine that sfsample can read."""
+        """Return a goroutine's pending deferred Unlock calls, as far as sfsample can read them."""
         return self._defers.unlocks(goroutine, stack.frames) if self._defers is not None else ()
 
     def _read_many(self, pieces: Sequence[Span]) -> list[bytes | None]:

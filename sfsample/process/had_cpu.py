@@ -53,7 +53,7 @@ class RunState(Enum):
 
 
 class BeforeStop(NamedTuple):
-    """The facts in /proc of a thread just before sfsample asked it to stop.  None: unknown."""
+    """The facts that /proc gave about a thread just before the request to stop.  None: unknown."""
 
     counters: bytes | None = None  # text of schedstat
     asleep: bool = False
@@ -141,9 +141,9 @@ def times_run(counters: bytes | None) -> int | None:
 def held_ns(stop: ThreadSnapshot) -> int:
     """Return the time in ns for which a stop held a thread, without the thread's wait for a CPU.
 
-    The kernel's count of this wait also includes time before the request.  So the result is at least the time
-    since sfsample saw the thread stopped.  The thread may also have waited for a lock in the kernel.  So the
-    result is at most the time since sfsample last saw the thread run.
+    The kernel's measure of this wait also includes time before the request.  So the result is at least the
+    time since sfsample saw the thread stopped.  The thread may also have waited for a lock in the kernel.  So
+    the result is at most the time since sfsample last saw the thread run.
     """
     if stop.scheduler is None:
         return stop.stop_ns
@@ -153,7 +153,7 @@ def held_ns(stop: ThreadSnapshot) -> int:
 
 
 def _spent(evidence: SchedulerEvidence) -> SchedStat | None:
-    """Return the scheduler's counts between the request and the stop."""
+    """Return by how much the scheduler's counters grew between the request and the stop."""
     before, after = parse_schedstat(evidence.before), parse_schedstat(evidence.after)
     if before is None or after is None:
         return None
@@ -168,7 +168,7 @@ def _spent(evidence: SchedulerEvidence) -> SchedStat | None:
 def balance_of(earlier: bytes | None, run: LastRun | None, later: bytes | None) -> int | None:
     """Return the balance (times put on a CPU - times taken off) of a thread; None: unknown.
 
-    sfsample has read `run` between the two counters.  If the counters differ, the balance is unknown.
+    sfsample read `run` between `earlier` and `later`.  If the thread got a CPU then, the balance is unknown.
     """
     times = times_run(later)
     if run is None or run.left < 0 or times is None or times != times_run(earlier):

@@ -88,7 +88,7 @@ class ImageOpener:
             raise FormatError("memory map", mapping.start, "another file was mapped there meanwhile")
 
     def _candidates(self, mapping: Mapping) -> Iterator[Callable[[], int]]:
-        """Yield functions that open the file.  Maps show paths outside of a chroot, so try both roots."""
+        """Yield functions that open the file.  The path in the maps may begin at either root, so try both."""
         if not mapping.deleted:
             for root in self._roots:
                 yield partial(root.open, mapping.path)

@@ -1,8 +1,8 @@
 """Names functions of the kernel by their addresses, from /proc/kallsyms.
 
-Without CAP_SYSLOG, the kernel shows the addresses as 0, unless kernel.kptr_restrict is 0 and the user may
-sample the kernel.  A line is `address type name`, then a tab and `[module]` for code of a module.  All
-addresses have 16 digits, so sorted lines are in the order of addresses.  122,000 lines take 11 MB.
+The kernel shows addresses to users with CAP_SYSLOG; if kernel.kptr_restrict is 0, also to users that may
+sample the kernel.  (Others see 0.)  A line is `address type name`, then a tab and `[module]` for code of a
+module.  All addresses have 16 digits, so sorted lines are ordered by address.  122,000 lines take 11 MB.
 
 Source: Linux kernel/kallsyms.c (s_show, kallsyms_show_value); nm(1), types of symbols.
 """

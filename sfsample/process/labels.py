@@ -58,7 +58,7 @@ class Identity(NamedTuple):
     unit: str | None = None
     container: str | None = None
     started: float | None = None  # start time in seconds since the epoch
-    owner: str | None = None  # the system's unit, "container" or "user-UID"; a process cannot choose it
+    owner: str | None = None  # system unit, "container" or "user-UID"; a process cannot choose its owner
 
 
 def identify(process: LiveProcess, images: ImageCache, *, environ: bool) -> Identity:

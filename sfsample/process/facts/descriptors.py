@@ -34,9 +34,9 @@ from sfsample.process.proc_text import parse_status
 from sfsample.process.procfs import ProcFs, read_link, read_text
 from sfsample.process.tracer_thread import TracerThread
 
-_TABLE_PAUSE = 50  # pause after reading a table of sockets, in multiples of the CPU time that it took
+_TABLE_PAUSE = 50  # pause after a table of sockets was read, in multiples of the reading's CPU time
 _MAX_KNOWN = 10_000  # descriptors, and other ends of pipes and sockets, in the caches of a recording
-_PEERS_LAST_NS = 5_000_000_000  # time after which a recording searches for an other end again
+_PEERS_LAST_NS = 5_000_000_000  # least time in ns between two searches for the same other ends
 _LINK = re.compile(r"(pipe|socket):\[(\d+)\]")
 _ACCESS_MODES = {"0": "r", "1": "w", "2": "rw"}  # O_RDONLY, O_WRONLY, O_RDWR: the last octal digit
 _TCP_STATES = {"01": "established", "02": "connecting", "03": "syn received", "04": "fin wait 1",
@@ -337,7 +337,7 @@ def _in_process(pid: int, links: Mapping[str, NearEnd]) -> Iterator[PeerProcess]
 
 
 class KeptPeers:
-    """Searches for other ends again and again, for a recording; by default for at most 2 % of a CPU.
+    """Searches for other ends again and again, for a recording; the default takes at most 2 % of a CPU.
 
     `pause`: time between two searches, in multiples of the CPU time of a search.
     """
@@ -366,7 +366,7 @@ class KeptPeers:
 
 
 class FileLock(NamedTuple):
-    """A lock on a file, for which a process waits."""
+    """A file lock for which a process waits."""
 
     inode: int
     holder: int  # process id; -1: the lock belongs to an open file description, which processes may share
@@ -375,7 +375,7 @@ class FileLock(NamedTuple):
 
 @total
 def parse_locks(text: str) -> tuple[FileLock, ...]:
-    """Parse /proc/locks: a line with an arrow is a waiter for the last lock with the number of this line."""
+    """Parse /proc/locks: a line with "->" is a waiter for the lock above it that has the same number."""
     locks: dict[str, FileLock] = {}
     waited_for: dict[tuple[str, int], FileLock] = {}
     for line in text.splitlines():

@@ -2,9 +2,9 @@
 
 Tables give the meaning of each argument.  While the process lives, sfsample looks up the object to which an
 argument refers, and keeps a text about this object.  Arguments that mean nothing to a user (buffers, sizes)
-are left out; the JSON has all numbers.  sfsample decodes only calls of this machine, because the layout of
-structures in memory differs.  On s390x, libc makes socket calls through socketcall(2); sfsample decodes the
-socket call.
+are left out; the JSON has all numbers.  sfsample decodes only calls of its own machine, because other
+machines lay out structures differently.  On s390x, libc makes socket calls through socketcall(2); sfsample
+decodes the socket call.
 
 Source: syscall(2) and the man page of each call; <linux/futex.h>; <linux/net.h>.
 """

@@ -43,7 +43,7 @@ class LastRunTime(NamedTuple):
 
 
 class FactReader:
-    """Reads facts about the threads of one process; of an event loop, at most `max_connections` sockets."""
+    """Reads facts about the threads of one process, and up to `max_connections` sockets of an event loop."""
 
     def __init__(
         self, proc: ProcFs, max_connections: int = 0,
@@ -54,7 +54,7 @@ class FactReader:
         self.begin()
 
     def begin(self) -> None:
-        """Begin another look at the process: descriptors may refer to other files by now."""
+        """Begin a new reading of the process: descriptors may refer to other files by now."""
         self._descriptors = self._new_descriptors(self._proc)
         self.descriptor = self._descriptors.read  # looks up the object of a descriptor
         self.read = partial(read_memory, self._proc.anchor())  # reads memory of the process
@@ -75,7 +75,7 @@ class FactReader:
         return None if info is None else as_made(info, wchan)
 
     def idle(self, last: LastRunTime) -> float | None:
-        """Return how many seconds a thread had not run when `last` was read; None: unknown.
+        """Return the seconds from the last run of a thread until `last` was read; None: unknown.
 
         The calling OS thread moves to the CPU of `last` for a moment, and waits while this CPU is busy.  So
         call this function only when sfsample holds no stopped thread.

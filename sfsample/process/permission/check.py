@@ -49,7 +49,7 @@ def _zombie(pid: int, stat: Stat) -> NoSuchProcess:
 
 
 def _check_proc_mount(pid: int) -> None:
-    """Refuse a /proc of another pid namespace: system calls would use its pids for other processes."""
+    """Refuse a /proc of another pid namespace: in system calls, its pids would mean other processes."""
     try:
         own_pid = os.readlink("/proc/self")
     except OSError:  # sfsample is not in that namespace

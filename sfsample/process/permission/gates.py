@@ -95,7 +95,7 @@ def judge_gates(own: SelfCredentials, target: TargetCredentials | None) -> tuple
 def closed_gates_help(own: SelfCredentials, target: TargetCredentials) -> tuple[str, ...]:
     """Return help lines that name the closed gates, and the remedies on a host and in a container."""
     closed = [gate for gate in judge_gates(own, target) if gate.status == "fail"]
-    # all gates but the tracer: to end a tracer helps only if no other gate is closed
+    # leave out the tracer: to end the tracer helps only if no other gate is closed
     closed = [gate for gate in closed if gate.name != "tracer"] or closed
     lines = []
     for remedy in dict.fromkeys(gate.remedy for gate in closed):  # one remedy may open several gates
