@@ -61,7 +61,7 @@ class CapturedStack(NamedTuple):
     generation: int  # version of the module map
     modules: tuple[Module | None, ...]  # module of each frame
     kernel: tuple[str, ...] = ()  # kernel functions in which the thread was, innermost first
-    again: int = 0  # number of outermost frames that the last capture also had, with equal modules
+    again: int = 0  # number of outermost frames that equal those of the last capture, and their modules
     stops: tuple[ThreadSnapshot, ...] = ()  # snapshots for which sfsample stopped the thread
     reading: SleepingThread | None = None  # the last snapshot, if sfsample took it without a stop
     python: PythonStack | None = None  # the Python frames
@@ -95,7 +95,7 @@ class ThreadCapturer:
     ) -> CapturedStack | NotCaptured:  # fmt: skip
         """Capture and unwind a thread; capture it again if the walk needed memory that was not copied.
 
-        `state`: letter of the thread's state (proc(5)); R: the thread is not read; D: it is not stopped.
+        `state`: letter of the thread's state (proc(5)); in R a thread is only stopped, in D only read.
         `patience_ns`: the longest wait until the thread stops.  `stop_filter`: the threads that may be
         stopped; with `AWAKE_THREADS`, a thread that has fallen asleep is read.  `last`: the frames of the
         last capture.  Raises the errors of `LiveProcess.capture`.
@@ -136,7 +136,7 @@ class ThreadCapturer:
                 continue
             # a stack may end early because a library is unmapped for a moment
             cut_short = stack.stop_reason is not StopReason.OUTERMOST and process.modules.has_unmapped_files
-            # the walk has read the maps again, so the maps may be newer than the copy
+            # if the walk has read the maps again, the maps may be newer than the copied stack
             is_behind = generation and process.modules.generation != generation and not attempt
             if self._is_certain(thread, stack, captured.modules, checked) and not (
                 is_behind or (cut_short and attempt < _MAX_DOUBTS)

@@ -26,8 +26,8 @@ _NO_CPU = "it has no CPU"
 class StopFilter(NamedTuple):
     """The rule that says which threads may be stopped.
 
-    With `wake_up`, sfsample does not stop a thread that waits for a CPU, unless sfsample itself took the CPU
-    from this thread.  If the kernel does not show which thread has a CPU, `wake_up` has no effect.
+    With `wake_up`, sfsample stops a thread that waits for a CPU only if sfsample itself took the CPU from
+    this thread.  If the kernel does not show which thread has a CPU, `wake_up` has no effect.
     """
 
     awake: bool  # True: sleeping threads must not be stopped

@@ -31,7 +31,7 @@ from sfsample.runtimes.go.plan import GoPlan, find_plan
 
 _FS_BASE = 58  # DWARF number
 _TLS_BYTES = 1 << 12  # bytes below fs.base that are searched for the address of the goroutine
-_MAX_SEARCHES = 64  # failed searches for the goroutines of the threads of one process
+_MAX_SEARCHES = 64  # failed searches for a thread's goroutine, for all threads of a process
 
 
 class FoundGoroutine(NamedTuple):

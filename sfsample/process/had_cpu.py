@@ -32,7 +32,7 @@ from sfsample.process.proc_text import SchedStat, parse_last_run, parse_schedsta
 # When sfsample wakes up and takes the CPU from a thread, the thread begins to wait at the same moment.
 _SAME_MOMENT_NS = 100_000
 _CHUNK_BYTES = 4096
-_MAX_OFF_CPU_IN_A_ROW = 8  # answers "off CPU" until a stop checks the learned balance again
+_MAX_OFF_CPU_IN_A_ROW = 8  # answers "off CPU" in a row; then a stop checks the learned balance
 _SELDOM = 100  # divisor: a thread that runs for less than 1/100 of the time runs seldom
 _STAMP_STEP_NS = 2 * 1024  # two steps (1024 ns each) of the time stamps of load averages
 

@@ -3,7 +3,7 @@
 Two files are the same if their device, inode, time of the last change and size are the same.  Only the kernel
 sets these values, while any program can make a file with the same build-id or path.  Processes share tables
 only if their root directory is also the same, because sfsample looks there for debug files.  The cache has
-only what processes and profiles still use: a deleted file must not keep its space on the disk.
+only what processes and profiles still use, because an open file keeps its disk space after its deletion.
 
 Invariant: no process can put its file or its debug file in the place of another process's file
 (tests/process/test_image_cache.py).

@@ -285,7 +285,7 @@ def _netlink_socket() -> socket.socket:
 
 
 def _peer_in_answer(answer: bytes) -> int | None:
-    """Return the inode in the attribute UNIX_DIAG_PEER; None: missing, 0, or an error."""
+    """Return the inode in the attribute UNIX_DIAG_PEER; None: no such attribute, inode 0, or an error."""
     size, kind, *_ = _HEADER.unpack_from(answer)
     at = _HEADER.size + _UNIX_DIAG_MSG_BYTES
     while kind == _SOCK_DIAG_BY_FAMILY and at + _ATTRIBUTE.size <= min(size, len(answer)):
@@ -354,7 +354,7 @@ class KeptPeers:
         self._wanted |= links
 
     def find(self, links: Mapping[str, NearEnd]) -> tuple[PeerProcess, ...]:
-        """Return the processes that still have a file of `links` open; (): no search was possible yet."""
+        """Return the processes that still have a file of `links` open; (): none, or no search yet."""
         now_ns, is_known = time.perf_counter_ns(), self._searched.items() >= links.items()
         if links and now_ns >= self._next_ns + _PEERS_LAST_NS * is_known:
             used_ns, self._searched = time.thread_time_ns(), {**self._wanted, **links}
