@@ -132,7 +132,7 @@ def parse_last_id(loadavg: bytes) -> bytes | None:
 def control_groups(cgroup: str) -> set[str]:
     """Return all names in the paths of /proc/PID/cgroup: systemd's units, and groups above and below units.
 
-    Only the hierarchy of systemd counts: the version 2 hierarchy, or "systemd" of version 1.
+    Only the hierarchies that systemd uses are read: version 2, or "name=systemd" of version 1.
     """
     rows = (row for row in _groups(cgroup) if row[1] in {"", "name=systemd"})
     return {name for *_, path in rows for name in path.split("/")}
@@ -172,7 +172,7 @@ def _matches(pattern: re.Pattern[str], cgroup: str) -> tuple[str, ...]:
 
 
 def _groups(cgroup: str) -> list[list[str]]:
-    """Return number, kind and path of each line; a path may have any character except the newline."""
+    """Return number, controllers and path of each line; a path may have any character but the newline."""
     return [line.split(":", 2) for line in cgroup.split("\n") if line.count(":") >= 2]
 
 
