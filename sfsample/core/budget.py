@@ -31,7 +31,7 @@ DUMP_NS = 2_500_000_000
 GOROUTINES_NS = 30_000_000_000
 TASKS_NS = 100_000_000  # one look at tasks or goroutines for a profile: enough for 100 of 2,000 tasks
 TASKS_PER_LOOK = 100  # tasks or goroutines that sfsample reads in one look for a profile
-_FIRST_INSTRUCTIONS, _INSTRUCTIONS_PER_S = 150_000, 30_000  # of code without tables; each takes 10 us
+_FIRST_INSTRUCTIONS, _INSTRUCTIONS_PER_S = 150_000, 30_000  # limits for code without tables; one takes 10 us
 
 
 class Budget:
