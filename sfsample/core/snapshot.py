@@ -45,7 +45,7 @@ class SchedulerEvidence(NamedTuple):
 
 
 class ThreadSnapshot(NamedTuple):
-    """The values of a thread at one instant that unwinding needs."""
+    """The values of a thread that unwinding needs, all from one instant."""
 
     tid: int
     registers: Registers

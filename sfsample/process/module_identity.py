@@ -26,8 +26,8 @@ class _Identity(NamedTuple):
     """The bytes and mappings that identify a set of modules, in one version of the memory map."""
 
     pieces: Pieces  # addresses and sizes of the fingerprints in memory
-    fingerprints: bytes  # the same bytes in the files: build-ids, or ELF headers
-    code: tuple[tuple[Mapping, Place], ...]  # all mappings of code of these files
+    fingerprints: bytes  # the fingerprints in the files: build-ids, or ELF headers
+    code: tuple[tuple[Mapping, Place], ...]  # mappings of all code of the modules
 
 
 class ModuleIdentities:

@@ -167,7 +167,7 @@ class LiveProcess:
     def _forget_ended(self, alive: list[int]) -> None:
         self.proc.keep_only(alive)
         for tid in self._threads.keys() - {*alive}:
-            self._threads.pop(tid).stop.thread = None  # ends its captures, and breaks the reference cycle
+            self._threads.pop(tid).stop.thread = None  # ends the thread's captures, breaks a reference cycle
 
     def restarts(self, asleep: SyscallInfo) -> bool:
         """Return True if a stop of a thread that sleeps in this call has no effect on the call."""

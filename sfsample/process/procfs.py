@@ -70,7 +70,7 @@ def cause_of(failure: OSError) -> Cause:
 
 
 def looked_at(read: Callable[[], _T]) -> _T | None:
-    """Return the result of `read`; None: the kernel refused, or several calls failed."""
+    """Return the result of `read`; None: the kernel refused, or all calls failed."""
     for _ in range(_LOOKS):
         try:
             return read()

@@ -41,7 +41,7 @@ class StackCopy:
         self._spares: list[CopyBuffer] = []
         self._base = self._count = self._requested = 0
         self._until_ns, self._out_of_time = NO_LIMIT_NS, False
-        self.cut_short = 0  # copies that the time limit has ended
+        self.cut_short = 0  # number of copies that the time limit cut short
         self._beside: Beside | None = None  # memory copied together with the last thread's stack
         self._extra: list[tuple[int, int]] = []  # address and size of the stack in each spare buffer
 

@@ -122,7 +122,7 @@ class Tracer:
         self.reader = RegisterReader(arch)
         self._held: StopRequest | None = None  # the request between `stop` and `release`
         self._repeat_at_ns = 0
-        self.pending = dict[int, StopRequest]()  # thread id -> request in REQUESTED; no call waits for it
+        self.pending = dict[int, StopRequest]()  # thread id -> REQUESTED request for which no `stop` waits
 
     def rehearse(self, tid: int) -> None:
         """Make the system calls of the pause beforehand, on a thread that is not traced.

@@ -30,7 +30,7 @@ class SetAside(AlreadyTraced):
 class _Aside(NamedTuple):
     os_thread: int  # thread id of the stuck thread of sfsample; 0: it ended with an execve(2)
     until_s: float  # time when sfsample may try the process again (time.monotonic)
-    held: str = ""  # threads of the process that stay stopped, as a part of a sentence
+    held: str = ""  # text for the error message: the threads of the process that stay stopped
 
     @property
     def is_stuck(self) -> bool:
