@@ -54,7 +54,7 @@ _MIN_POINTER = 4096  # lowest pointer; clock numbers are smaller
 def number_made(number: int, args: Sequence[int], wchan: str | None) -> int:
     """Return the number of the original call if the kernel shows restart_syscall; otherwise `number`.
 
-    `args` are the original call's arguments, unchanged.  `wchan` (the kernel function in which the thread waits)
+    `args` are still those of the original call.  `wchan` (the kernel function in which the thread waits)
     identifies the call.  If `wchan` is not in the table, the call is nanosleep or clock_nanosleep.
     """
     if wchan is None or syscall_name(number) != "restart_syscall":
