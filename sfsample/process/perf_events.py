@@ -84,7 +84,7 @@ class PerfEvents:
 
     `tids`: threads of the processes `pids`; ended threads are left out.  `subprocesses`: new processes of
     these threads get timers, too.  `per_cpu`: one timer per CPU, for all threads of `pids`.  `kernel`:
-    samples also have the kernel's call chain.  Call `begin` once, `read` repeatedly, `close` last.  Raises
+    samples also have the kernel's call chain.  Call `begin` first, `read` repeatedly, `close` last.  Raises
     TargetError with help lines if the kernel refuses.
     """
 
