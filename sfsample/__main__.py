@@ -39,7 +39,7 @@ def _import_from_trusted_directories() -> None:
     if not sys.flags.safe_path:
         del sys.path[0]  # the current directory, or the directory of this file
     sys.path[:] = [own, *filter(os.path.isabs, sys.path)]
-    import sfsample  # noqa: F401 - Python finds its modules in its own directory from now on
+    import sfsample  # noqa: F401 - from now on, Python finds the package's modules without sys.path
 
     sys.path.append(sys.path.pop(0))
 

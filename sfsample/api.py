@@ -47,7 +47,7 @@ def record(
     system call on the target, the calling thread calls `should_stop`.  `profile`: receives the samples;
     another thread may read it during the recording.  `tell`: called with a line of text after missed ticks,
     at most once a second.  `all_of` False: sample the other processes if one process cannot be sampled.
-    `images`: files and processes that earlier recordings have opened; this one leaves its processes there.
+    `images`: files and processes that earlier recordings have opened; this recording adds its own.
 
     If the target is a child of the calling program, do not call `Popen.poll`, `wait` or waitpid(2) for the
     child during the recording.  Popen would take a stop by sfsample for the child's end.  Use waitid(2) with
@@ -165,7 +165,7 @@ def folded(profile: Profile, *, threads: bool = False, namer: Symbolizer | None 
 
 
 def render(report: Report, format_name: str, *, threads: bool = False) -> bytes:
-    """Return a report as a file: folded, json, speedscope, firefox, pprof, html or svg."""
+    """Return the bytes of a report in a format: folded, json, speedscope, firefox, pprof, html or svg."""
     if format_name not in FORMATS:
         raise ValueError(f"no such format: {format_name!r}; there are {', '.join(FORMATS)}")
     return FORMATS[format_name].write(report, threads=threads)

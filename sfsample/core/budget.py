@@ -17,8 +17,8 @@ from sfsample.core.checkpoint import OutOfTime, checkpoint
 
 # CPU time in ns, as measured with Python 3.11
 READ_NS = 4_000  # one process_vm_readv(2)
-GOROUTINE_NS = 25_000  # one goroutine: stack, walk and wait; its fields cost READ_NS more
-COPIED_NS = 1_000  # placing and naming of one frame that was copied in a pause
+GOROUTINE_NS = 25_000  # one goroutine: stack, walk and wait; the read of its fields costs READ_NS more
+COPIED_NS = 1_000  # one read from copied memory, with the placing and naming of a frame
 _BYTE_NS = 200  # each byte after the first 512 bytes of a read, with the decoding of line tables
 _SMALL_BYTES = 512
 
@@ -31,7 +31,7 @@ DUMP_NS = 2_500_000_000
 GOROUTINES_NS = 30_000_000_000
 TASKS_NS = 100_000_000  # one look at tasks or goroutines for a profile: enough for 100 of 2,000 tasks
 TASKS_PER_LOOK = 100  # tasks or goroutines that sfsample reads in one look for a profile
-_FIRST_INSTRUCTIONS, _INSTRUCTIONS_PER_S = 150_000, 30_000  # of code without tables; each takes 10 us
+_FIRST_INSTRUCTIONS, _INSTRUCTIONS_PER_S = 150_000, 30_000  # instructions in code without tables: 10 us each
 
 
 class Budget:

@@ -1,4 +1,4 @@
-"""Releases stopped threads during long computations, and lets no suspension happen while a thread is traced.
+"""Releases stopped threads during long computations, and delays Ctrl-Z while sfsample traces a thread.
 
 A thread that sfsample has asked to stop may have to wait for a CPU.  The thread stops when it gets a CPU,
 perhaps while sfsample analyses the code of a large file (0.3 s for a JVM).  Only the OS thread of sfsample

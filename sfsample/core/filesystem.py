@@ -5,7 +5,7 @@ privileges.  So sfsample resolves a path and its symbolic links inside the root 
 only regular files, because opening a device or a FIFO can have an effect, or block.  A `Root` keeps a root
 directory open, so sfsample finds the files below this directory even after the process has ended.
 
-Python does not offer openat2(2) with RESOLVE_IN_ROOT.  So each name in a path costs 2 us.
+Python does not offer openat2(2) with RESOLVE_IN_ROOT.  So sfsample opens each name in a path, in 2 us.
 
 Source: open(2), O_PATH; proc(5), /proc/PID/fd; path_resolution(7).
 """
@@ -73,7 +73,7 @@ def _check_path(path: str) -> None:
 
 
 def read_regular(path: str, max_bytes: int, *, streams: bool = False) -> bytes:
-    """Return the contents of a file (see `open_regular`).  Raises OSError, also for a larger file."""
+    """Return the contents of a file (see `open_regular`).  Raises OSError, also for more than `max_bytes`."""
     with open(open_regular(path, streams=streams), "rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:

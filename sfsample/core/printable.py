@@ -1,6 +1,6 @@
 """Makes text from outside harmless: such text cannot move the cursor, set a colour or reorder the screen.
 
-Measures text in the columns of a terminal.  Source of the widths: Unicode Standard Annex #11.
+It also measures text in the columns of a terminal.  Source of the widths: Unicode Standard Annex #11.
 """
 
 from collections.abc import Iterable

@@ -7,8 +7,8 @@ from sfsample.core.arch import AMD64, Arch
 from sfsample.core.memory import Memory
 
 Registers = dict[int, int]  # DWARF number -> value; an absent register is unknown
-# Keys of values of a Go thread among the registers, greater than every DWARF number.  GOROUTINE_SP, _PC and
-# _FP: registers when the goroutine left its own stack [LOW, HIGH).  SCHEDULER_SP: sp on the stack of g0.
+# Keys in `Registers` for values of a Go thread, greater than every DWARF number.  GOROUTINE_SP, _PC and _FP:
+# registers when the goroutine left its own stack [LOW, HIGH).  SCHEDULER_SP: sp on the stack of g0.
 GO_REGISTERS = range(1 << 16, (1 << 16) + 6)
 GOROUTINE_SP, GOROUTINE_PC, GOROUTINE_FP, GOROUTINE_LOW, GOROUTINE_HIGH, SCHEDULER_SP = GO_REGISTERS
 
@@ -45,7 +45,7 @@ class SchedulerEvidence(NamedTuple):
 
 
 class ThreadSnapshot(NamedTuple):
-    """The values of a thread at one instant that unwinding needs."""
+    """The values of a thread that unwinding needs, all from one instant."""
 
     tid: int
     registers: Registers

@@ -28,7 +28,7 @@ class StopReason(StrEnum):
     OUTERMOST = "outermost"
     NO_ROW = "no_row"  # no stepper knows this pc
     NO_MODULE = "no_module"  # the pc is in no executable mapping
-    BAD_MEMORY = "bad_memory"  # the row needs a word that is not in the stack copy
+    BAD_MEMORY = "bad_memory"  # the unwind row needs a word that is not in the stack copy
     STACK_COPY_ENDED = "stack_copy_ended"  # the row needs a word beyond the end of a limited copy
     REGISTER_UNKNOWN = "register_unknown"  # the row needs a register that an earlier step did not recover
     NO_PROGRESS = "no_progress"  # the caller's frame does not lie above this frame
@@ -44,7 +44,7 @@ class Frame(NamedTuple):
     pc: int
     sp: int
     cfa: int | None  # None: the walk ended at this frame
-    found: str  # a Found, or the label of a user's stepper
+    found: str  # a value of `Found`, or the label of a user's stepper
     exact: bool  # True: pc is the next instruction; False: pc is a return address
 
     @property

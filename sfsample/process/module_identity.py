@@ -25,18 +25,18 @@ _MAX_READ_SHARE = 0.01  # share of the time that sfsample spends on reading the 
 class _Identity(NamedTuple):
     """The bytes and mappings that identify a set of modules, in one version of the memory map."""
 
-    pieces: Pieces  # addresses of the fingerprints in memory
-    fingerprints: bytes  # the fingerprints in the files
-    code: tuple[tuple[Mapping, Place], ...]  # all mappings of code of these files
+    pieces: Pieces  # addresses and sizes of the fingerprints in memory
+    fingerprints: bytes  # the fingerprints in the files: build-ids, or ELF headers
+    code: tuple[tuple[Mapping, Place], ...]  # mappings of all code of the modules
 
 
 class ModuleIdentities:
-    """The identities of the modules of one process.  `place_at`: `ProcFs.place_at`."""
+    """The identities of the modules of one process.  `place_at` is the method `ProcFs.place_at`."""
 
     def __init__(self, modules: ModuleMap, place_at: Callable[[int], Place | None]) -> None:
         self._map, self._place_at = modules, place_at
         self._next_read_s = 0.0  # time of the next reading of the memory map, before Linux 6.11
-        # pairs of device numbers for one file: on btrfs, SUSE's kernel shows another number in /proc/PID/maps
+        # device numbers of one file in the map and from `place_at`: SUSE's kernel shows two numbers for btrfs
         self._devices: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
         self._mappings: tuple[Mapping, ...] = ()  # memory map for which `_sets` is valid
         self._sets: dict[frozenset[Module], _Identity] = {}
@@ -71,7 +71,7 @@ class ModuleIdentities:
         return False
 
     def _moved_in_maps(self, modules: frozenset[Module]) -> bool:
-        """Do the work of `moved` before Linux 6.11: read the maps, but seldom until a page was replaced."""
+        """Do the work of `moved` before Linux 6.11.  Without unstable modules, read the maps seldom."""
         now = time.monotonic()
         if now < self._next_read_s and not modules & self._map.unstable_modules:
             return False
@@ -102,7 +102,7 @@ class ModuleIdentities:
         return self._sets[modules]
 
     def _fingerprint(self, module: Module) -> tuple[int, bytes] | None:
-        """Return address and bytes of a module's fingerprint; None: only the module's code was mapped."""
+        """Return address and bytes of a module's fingerprint; None: the code was mapped without it."""
         vaddr, size = module.image.fingerprint_range
         address, data = module.address(vaddr), module.image.loaded(vaddr, size)
         mapping = self._map.any_mapping(address)

@@ -38,7 +38,7 @@ from sfsample.process.vm import libc
 
 _SYSCALLS = {62: 298, 183: 241, 22: 331}  # number of perf_event_open by e_machine
 _SOFTWARE, _CPU_CLOCK, _TASK_CLOCK, _DUMMY, _MONOTONIC = 1, 0, 1, 9, 1
-_CALLING_THREAD, _ANY_THREAD = 0, -1  # values for a pid
+_CALLING_THREAD, _ANY_THREAD = 0, -1  # values of the pid argument of perf_event_open
 _BITS = {
     "disabled": 0, "inherit": 1, "exclude_hv": 6, "exclude_idle": 7, "mmap": 8, "comm": 9, "watermark": 14,
     "sample_id_all": 18, "exclude_guest": 20, "exclude_callchain_kernel": 21, "exclude_callchain_user": 22,
@@ -56,7 +56,7 @@ _time_of = attrgetter("at_ns")
 _MAX_QUICK_EVENTS = 4096  # timers that sfsample can set in 0.1 s
 _ALL_RINGS_BYTES = 32 << 20
 _MAX_RING_BYTES, _MIN_RING_BYTES = 8 << 20, 16 << 10  # size of the ring of one CPU
-_FULL_RING_BYTES = 128 << 10  # the smallest ring that has space for two of the largest copies
+_FULL_RING_BYTES = 128 << 10  # the smallest ring with space for two of the largest stack copies
 _OTHER_FILES = 100  # open files that sfsample may need besides the timers
 _NO_EVENTS = "not there: this kernel has no perf events"
 _TRIAL_PERIOD_NS = 10**9  # period of a trial timer, which is never started
@@ -84,7 +84,7 @@ class PerfEvents:
 
     `tids`: threads of the processes `pids`; ended threads are left out.  `subprocesses`: new processes of
     these threads get timers, too.  `per_cpu`: one timer per CPU, for all threads of `pids`.  `kernel`:
-    samples also have the kernel's call chain.  Call `begin`, then `read` now and then, then `close`.  Raises
+    samples also have the kernel's call chain.  Call `begin` first, `read` repeatedly, `close` last.  Raises
     TargetError with help lines if the kernel refuses.
     """
 
@@ -204,14 +204,14 @@ class PerfEvents:
     def read(self) -> list[Record]:
         """Return the records that the kernel wrote since the last call, in order of time."""
         parse = self._parser.parse
-        # all heads first: a record that is written meanwhile may be newer than the records of the next ring
+        # all heads first: records that the kernel writes during the parsing wait for the next call
         heads = [(ring, ring.head()) for ring in self._rings.values()]
         parsed = (parse(data) for ring, head in heads for data in ring.take(head))
         records: list[Record] = sorted(filter(None, parsed), key=_time_of)
         return records if self._only is None else list(filter(self._only.has, records))
 
     def close(self) -> None:
-        """Remove the remaining timers and rings; if Ctrl-C interrupts the call, call it again."""
+        """Remove the remaining timers and rings; if Ctrl-C interrupts `close`, call `close` again."""
         for events in (self._events, self._pins):
             while events:
                 os.close(events.pop())

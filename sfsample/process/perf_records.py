@@ -31,7 +31,7 @@ _ABI_64 = 2
 class PerfSample(NamedTuple):
     """A sample of a thread in user space, or at its entry into the kernel."""
 
-    at_ns: int  # time on the clock of perf_counter_ns, in all kinds of records
+    at_ns: int  # time on the clock of perf_counter_ns, as in every record
     pid: int
     tid: int
     period_ns: int  # CPU time that the sample represents
@@ -121,7 +121,7 @@ class Parser:
         at += 8 * len(self._numbers) if abi else 0
         (size,) = _WORD.unpack_from(data, at)
         at += _WORD.size
-        (copied,) = _WORD.unpack_from(data, at + size) if size else (0,)  # bytes of the stack
+        (copied,) = _WORD.unpack_from(data, at + size) if size else (0,)  # number of stack bytes copied
         base = registers.get(self._arch.sp, 0)
         memory = BytesMemory(base, data[at : at + copied], self._arch.byteorder)
         return PerfSample(at_ns, pid, tid, period_ns, registers, memory, copied == size, kernel)

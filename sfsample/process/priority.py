@@ -41,7 +41,7 @@ def wake_promptly() -> None:
 
 
 def avoid_preempting() -> None:
-    """From now on, the calling thread preempts no other thread when it wakes up: its work can wait.
+    """From now on, the calling thread wakes up without preempting another thread: its work can wait.
 
     Its share of CPU time stays the same.  A nice value would make the share smaller.  On Linux 6.18, with six
     busy loops on two CPUs, a thread with nice 10, alone in its autogroup, did not run for 100 s: the virtual
@@ -94,7 +94,7 @@ class RealTimePriority(threading.local):
     """Real-time priority of the calling thread, from the first `begin` to the last `end`."""
 
     def __init__(self) -> None:
-        self._depth = 0  # number of open calls to `begin`
+        self._depth = 0  # number of calls to `begin` that no `end` has followed yet
         self._takes_ticks = False  # True: `during_ticks` made one of these calls
         self._is_raised = False
         self._began_s = 0.0  # CPU time of the thread when its priority was raised
@@ -128,7 +128,7 @@ class RealTimePriority(threading.local):
         return self._used_s + (time.thread_time() - self._began_s if self._is_raised else 0.0)
 
     def during_ticks(self, *, is_wanted: bool) -> None:
-        """Call `begin` or `end` for the ticks of a sampler; a repeated call has no effect."""
+        """Begin or end the priority for a sampler's ticks; a call with the same value again has no effect."""
         if is_wanted != self._takes_ticks:
             self._takes_ticks = is_wanted
             (self.begin if is_wanted else self.end)()

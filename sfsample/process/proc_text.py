@@ -14,7 +14,7 @@ from sfsample.core.foreign import total
 from sfsample.core.snapshot import LastRun
 
 PF_KTHREAD = 0x00200000  # bit of `Stat.flags`: a kernel thread
-PF_FORKNOEXEC = 0x00000040  # bit of `Stat.flags`: no execve(2) since its creation
+PF_FORKNOEXEC = 0x00000040  # bit of `Stat.flags`: no execve(2) since the process was created
 _LAST_RUN = re.compile(  # lines `name   :   value`, in this order
     rb"^se\.exec_start *: *(\S+)\n"
     rb"(?:(?:(?!nr_sw).*\n)*nr_switches *: *(\d+)\n)?"
@@ -29,12 +29,12 @@ _IDLE = slice(4, 6)  # columns idle and iowait; column 0 is the name of the CPU
 
 
 class Stat(NamedTuple):
-    """The fields of /proc/PID/[task/TID/]stat that sfsample uses.  Times are clock ticks since boot."""
+    """The fields of /proc/PID/[task/TID/]stat that sfsample uses.  Times are in clock ticks."""
 
     name: str
     state: str
     flags: int
-    starttime: int
+    starttime: int  # time since boot
     program: tuple[bytes, ...] = ()  # bounds of code, stack, data and arguments; execve(2) changes the bounds
     parent: int = 0
     threads: int = 1
@@ -132,7 +132,7 @@ def parse_last_id(loadavg: bytes) -> bytes | None:
 def control_groups(cgroup: str) -> set[str]:
     """Return all names in the paths of /proc/PID/cgroup: systemd's units, and groups above and below units.
 
-    Only the hierarchy of systemd counts: the version 2 hierarchy, or "systemd" of version 1.
+    Only the hierarchies that systemd uses are read: version 2, or "name=systemd" of version 1.
     """
     rows = (row for row in _groups(cgroup) if row[1] in {"", "name=systemd"})
     return {name for *_, path in rows for name in path.split("/")}
@@ -172,7 +172,7 @@ def _matches(pattern: re.Pattern[str], cgroup: str) -> tuple[str, ...]:
 
 
 def _groups(cgroup: str) -> list[list[str]]:
-    """Return number, kind and path of each line; a path may have any character except the newline."""
+    """Return number, controllers and path of each line; a path may have any character but the newline."""
     return [line.split(":", 2) for line in cgroup.split("\n") if line.count(":") >= 2]
 
 

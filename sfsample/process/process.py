@@ -39,7 +39,7 @@ _DETACH_POLL_S = 0.0002
 # Attempts to attach.  The next attempt may succeed if the thread was exiting (an execve(2) may then give its
 # id to another thread), or if another tracer has just detached.
 _MAX_ATTEMPTS = 3
-_MAX_RECORDINGS = 10  # recordings until a process is opened anew, as the caches of `capturer` grow
+_MAX_RECORDINGS = 10  # recordings until a process is opened anew, because the caches of `capturer` grow
 
 
 class LiveProcess:
@@ -58,8 +58,8 @@ class LiveProcess:
         self.pid = pid
         check_not_aside(pid)
         self.proc = ProcFs(pid)
-        self.accounted_ns: int | None = None  # CPU time of the process that a recording has counted
-        # options and `ThreadCapturer` of the last recording; one with the same options uses its caches again
+        self.accounted_ns: int | None = None  # CPU time of the process when the recording last read it
+        # options and `ThreadCapturer` of the last recording, reused if the options are the same
         self.capturer: tuple[object, Any] = (), None
         self._recordings = 1
         self._mapped = False  # True: the memory map was readable
@@ -89,9 +89,9 @@ class LiveProcess:
     def resume(self, images: ImageCache, *, attach: bool) -> bool:
         """Begin another recording; False: the process must be opened anew, for example after an execve(2)."""
         self._recordings, self.accounted_ns, self.copy.cut_short = self._recordings + 1, None, 0
-        self._forget_ended([])  # another thread may have the id of a thread by now
+        self._forget_ended([])  # by now, a thread id may belong to a new thread
         stat = self.proc.stat()
-        # the kernel does not show the program if sfsample may not read the process any more
+        # the kernel hides the stack's top if sfsample may not read the process any more
         if stat is None or not stat.stack_top or stat.program != self._program:
             return False
         if attach:
@@ -100,7 +100,7 @@ class LiveProcess:
         return self._recordings <= _MAX_RECORDINGS and _root_of(self.proc, images) == self.root
 
     def _wait_for_own_detach(self, tid: int) -> None:
-        """Wait until the kernel has ended a finished thread of sfsample, and so detached its tracees."""
+        """Wait until the kernel has detached thread `tid` from an OS thread of sfsample that is ending."""
         deadline = time.monotonic() + _CLOSE_DEADLINE_S
         while tracer_of(self.proc, tid) == os.getpid() and time.monotonic() < deadline:
             time.sleep(_DETACH_POLL_S)
@@ -167,7 +167,7 @@ class LiveProcess:
     def _forget_ended(self, alive: list[int]) -> None:
         self.proc.keep_only(alive)
         for tid in self._threads.keys() - {*alive}:
-            self._threads.pop(tid).stop.thread = None  # ends its captures, and breaks the reference cycle
+            self._threads.pop(tid).stop.thread = None  # ends the thread's captures, breaks a reference cycle
 
     def restarts(self, asleep: SyscallInfo) -> bool:
         """Return True if a stop of a thread that sleeps in this call has no effect on the call."""
@@ -229,7 +229,7 @@ class LiveProcess:
 def open_process(pid: int, stack_bytes: int, images: ImageCache, *, attach: bool) -> LiveProcess:
     """Return the process that an earlier recording has left open in `images`, or open it."""
     if process := images.processes.pop(pid, None):
-        with suppress(TargetError):  # the constructor will raise it, too
+        with suppress(TargetError):  # the constructor raises the error again
             if process.resume(images, attach=attach):
                 return process
         process.close()

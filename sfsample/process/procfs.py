@@ -58,7 +58,7 @@ class Cause(Enum):
     TROUBLE = "memory, files, or the device failed, which says nothing about the process"
 
 
-# EBADF: sfsample has closed the directory of a thread, because the thread had ended
+# EBADF: sfsample has dropped the files of this thread (`ThreadFiles.end`), because the thread had ended
 _CAUSES = dict.fromkeys((ENOENT, ESRCH, ENOTDIR, EBADF), Cause.GONE) | dict.fromkeys(
     (EACCES, EPERM, EINVAL, ENOSYS, EOPNOTSUPP), Cause.REFUSED
 )
@@ -70,7 +70,7 @@ def cause_of(failure: OSError) -> Cause:
 
 
 def looked_at(read: Callable[[], _T]) -> _T | None:
-    """Return the result of `read`; None: the kernel refused, or several calls failed."""
+    """Return the result of `read`; None: the kernel refused, or all calls failed."""
     for _ in range(_LOOKS):
         try:
             return read()
@@ -111,7 +111,7 @@ def stat_of(pid: int | str) -> Stat | None:
 
 
 class NewIds:
-    """Detects that the kernel has assigned a process or thread id; callers need to list /proc only then.
+    """Detects that the kernel has assigned a process or thread id, so that callers list /proc less often.
 
     The new id may belong to an unrelated process.  The kernel assigns an id before the thread appears in
     /proc, on a loaded machine long before.  So callers also list /proc now and then without a new id.
@@ -181,7 +181,7 @@ class ProcFs:
     def read(self, name: str, chunks: int | None = None) -> bytes | None:
         """Return a file of the directory ("status", "task/12/syscall"), or None.
 
-        `chunks`: the most MiB to read of a file whose size the target chooses.
+        `chunks`: limit in MiB, for a file whose size the target chooses.
         """
         try:
             return b"".join(islice(self._chunks(name), chunks))
@@ -209,7 +209,7 @@ class ProcFs:
             return None
 
     def has_file(self, path: str, inode: int) -> bool:
-        """Return True if the file is at this absolute path below the root directory of the process."""
+        """Return True if the file at this absolute path below the process's root directory has this inode."""
         with suppress(OSError, ValueError):
             return os.stat(f"root{path}", dir_fd=self._dir, follow_symlinks=False).st_ino == inode
         return False

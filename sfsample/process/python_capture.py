@@ -34,7 +34,7 @@ Resume = Callable[[ThreadSnapshot, Stack, int], Stack]  # type of `Unwinder.resu
 _MAX_PIECES, _MAX_KEPT_BYTES = 200, 1 << 16  # lists of pieces in the cache; bytes of the pieces of one list
 _DISTANCES = range(64, 320, 8)  # bytes from the mark of an activation to its CFA: 144 to 176 in known builds
 _MAX_GUESSES = 20  # attempts to guess this distance
-_MAX_BREAKS = 64  # breaks in the native frames of one stack after which the walk resumes
+_MAX_BREAKS = 64  # times that the walk of one stack resumes after a break in its native frames
 
 
 def runs_python(process: LiveProcess) -> bool:
@@ -82,7 +82,7 @@ class PythonCapture:
         plan = None if runtime is None else runtime.plan(self._native_id(thread))
         before = self._id_before_fork
         # A forked child may list its main thread by an old id (`_find_id_before_fork`).  Look for the old id
-        # again at each capture: the child may have freed this thread state, and the memory may look the same.
+        # again at each capture: freed memory may still look like the thread state with the old id.
         if runtime is not None and thread.tid == self._pid and (before or (before is None and plan is None)):
             self._id_before_fork = self._find_id_before_fork()
             if before and before != self._id_before_fork:  # the child has called PyOS_AfterFork_Child

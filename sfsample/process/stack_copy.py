@@ -1,4 +1,4 @@
-"""Copies the stack of one thread, and the other stacks to which its walk leads.
+"""Copies the stack of one thread, and the other stacks to which the walk of this stack leads.
 
 The thread may be stopped during `fill`.  So `fill` only makes system calls.  Later, `result` does all other
 work, and turns the copy into a `Memory`.
@@ -41,7 +41,7 @@ class StackCopy:
         self._spares: list[CopyBuffer] = []
         self._base = self._count = self._requested = 0
         self._until_ns, self._out_of_time = NO_LIMIT_NS, False
-        self.cut_short = 0  # copies that the time limit has ended
+        self.cut_short = 0  # number of copies that the time limit cut short
         self._beside: Beside | None = None  # memory copied together with the last thread's stack
         self._extra: list[tuple[int, int]] = []  # address and size of the stack in each spare buffer
 
@@ -56,7 +56,7 @@ class StackCopy:
             self._follow(thread.beside, high - _REHEARSED_BYTES, _REHEARSED_BYTES, NO_LIMIT_NS)
 
     def fill(self, thread: Thread, sp: int, until_ns: int = NO_LIMIT_NS) -> None:
-        """Copy the stack from `sp` on; after `until_ns` (perf_counter_ns), copy only its first piece."""
+        """Copy the stack from `sp` on, until `until_ns` (perf_counter_ns), but at least its first piece."""
         tid, (low, high) = thread.tid, thread.stack_extent
         end = high if low <= sp < high else ADDRESS_SPACE
         if thread.stack_end is not None:
@@ -74,12 +74,12 @@ class StackCopy:
         self.cut_short += self._out_of_time
 
     def _follow(self, beside: Beside, base: int, count: int, until_ns: int) -> None:
-        """Copy the other memory to which the stack in the buffer leads: `count` bytes from `base`."""
+        """Copy other memory to which the stack in the buffer (`count` bytes from address `base`) leads."""
         copied = memoryview(self._buffer.bytes)[:count]
         beside.follow(BytesMemory(base, copied, self._arch.byteorder), until_ns)  # type: ignore[arg-type]
 
     def _copy_from(self, buffer: CopyBuffer, tid: int, sp: int, end: int) -> tuple[int, int, int]:
-        """Copy from the red zone below sp; if its page was never used, copy from the page of sp.
+        """Copy from the red zone below sp; if the red zone is unreadable, copy from the page of sp.
 
         Return the first address, the number of bytes requested up to `end`, and the number of bytes read.
         """
@@ -143,7 +143,7 @@ class StackCopy:
         end = [(frame.pc, frame.sp) for frame in stack.frames[-1:]]
         known = thread.other_stacks
         if stack.missing is None:
-            # an unchanged end changes nothing: wrong data on the other stack may have ended the walk
+            # if the walk still ends at the frame before the other stack, keep it: its data may be wrong
             if known and end != thread.other_stacks_end:
                 thread.other_stacks = self._visited(stack, known)
             return False

@@ -7,7 +7,7 @@ A `StopRequest` has the state of one thread, and `Tracer` changes this state:
     REQUESTED --release_pending, once the thread has stopped--> RELEASED
     STOPPED --release, but the thread was killed meanwhile--> REQUESTED (sfsample must wait for its end)
 
-`release` lets the thread run again whatever happened since `stop`, even an exception.  Python can raise
+`release` lets the thread run again, even if `stop` or later code has raised an exception.  Python can raise
 Ctrl-C between any two calls; if that happens in `release`, `release_pending` does the work.  `release` also
 delivers a signal that arrived while the thread was stopped.  A thread that does not stop in time stays
 REQUESTED.  When this thread stops, `RunningCapture.collect_stopped` captures and releases it, and
@@ -122,12 +122,12 @@ class Tracer:
         self.reader = RegisterReader(arch)
         self._held: StopRequest | None = None  # the request between `stop` and `release`
         self._repeat_at_ns = 0
-        self.pending = dict[int, StopRequest]()  # thread id -> request in REQUESTED; no call waits for it
+        self.pending = dict[int, StopRequest]()  # thread id -> REQUESTED request for which no `stop` waits
 
     def rehearse(self, tid: int) -> None:
-        """Make the calls of the pause on a thread that is not traced.
+        """Make the system calls of the pause beforehand, on a thread that is not traced.
 
-        The calls fail at once, but bring their code into the CPU's caches.  The pause is 12 of 75 us shorter.
+        The calls fail at once, but bring their code into the CPU's caches.  So the pause takes 63 us, not 75.
         """
         try:
             os.waitpid(self._own_pid, _WAIT_FLAGS)  # a process is not its own child: nothing is reaped
@@ -174,7 +174,7 @@ class Tracer:
             if not interrupt(tid):
                 return NotCaptured(Reason.GONE, "exited while it was being stopped")
         except PtraceError as refusal:
-            if seized:  # no refusal of `seize`: `release` will release the thread
+            if seized:  # `seize` has succeeded: `release` will release the thread
                 raise
             self._held = None
             _TRACED.discard(tid)
@@ -250,7 +250,7 @@ class Tracer:
         if request.state is StopState.STOPPED and detach(request.tid, request.signal_number):
             request.state = StopState.RELEASED
             _TRACED.discard(request.tid)
-        else:  # killed: its process can neither exec nor be reaped until sfsample has waited for it
+        else:  # killed: the process can neither exec nor be reaped until sfsample reaps the thread
             request.state = StopState.REQUESTED
             self.pending[request.tid] = request
             self._release(request)

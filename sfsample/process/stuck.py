@@ -30,7 +30,7 @@ class SetAside(AlreadyTraced):
 class _Aside(NamedTuple):
     os_thread: int  # thread id of the stuck thread of sfsample; 0: it ended with an execve(2)
     until_s: float  # time when sfsample may try the process again (time.monotonic)
-    held: str = ""  # threads of the process that stay stopped, as a part of a sentence
+    held: str = ""  # text for the error message: the threads of the process that stay stopped
 
     @property
     def is_stuck(self) -> bool:
@@ -44,8 +44,8 @@ _aside: dict[tuple[int, int], _Aside] = {}
 def target_of(ident: int) -> int | None:
     """Return the id of the process on which a thread of sfsample works; None: unknown.
 
-    The id comes from the innermost Python frame whose `self` has a process.  (The process of the current
-    sampler would be wrong: a checkpoint may capture a thread of another process.)
+    The id comes from the innermost Python frame whose `self` or `self.process` has a pid.  (The sampler's
+    current process would be wrong: a checkpoint may capture a thread of another process.)
     """
     frame = sys._current_frames().get(ident)  # noqa: SLF001 - documented so
     while frame is not None:
@@ -58,7 +58,7 @@ def target_of(ident: int) -> int | None:
 
 
 def waits_for_sfsample(os_thread: int) -> bool:
-    """Return True if an OS thread needs a CPU, waits for a lock of sfsample, or has ended."""
+    """Return True if an OS thread runs or is runnable, waits for a lock of sfsample, or has ended."""
     number, *_ = read_text(f"/proc/self/task/{os_thread}/syscall").split() or ["running"]
     return number == "running" or (number.isdecimal() and syscall_name(int(number)) == "futex")
 

@@ -5,9 +5,9 @@ Invariant: no listed call notices a stop (tests/live/test_sleeping_threads.py). 
 that fail, the calls that `syscall_mending` restarts, and four safe calls that the list lacks.
 
 When PTRACE_INTERRUPT stops a sleeping thread, its call returns an error inside the kernel.  If the error is
--ERESTARTSYS, -ERESTARTNOHAND, -ERESTARTNOINTR or -ERESTART_RESTARTBLOCK, the kernel restarts the call, as no
-signal handler has to run.  The program sees only the error -EINTR.  Fewer calls fail than signal(7) lists for
-signal handlers: poll, nanosleep, msgrcv and others restart after a stop.
+-ERESTARTSYS, -ERESTARTNOHAND, -ERESTARTNOINTR or -ERESTART_RESTARTBLOCK, the kernel restarts the call: no
+signal handler has to run.  Only the error -EINTR reaches the program.  Fewer calls fail than signal(7) lists
+for signal handlers: poll, nanosleep, msgrcv and others restart after a stop.
 
 Source: signal(7), "Interruption of system calls"; Linux kernel/entry/common.c and arch_do_signal_or_restart;
 fs/eventpoll.c, fs/aio.c, io_uring, ipc/sem.c and do_sigtimedwait return -EINTR.  A socket with SO_RCVTIMEO
@@ -54,7 +54,7 @@ _MIN_POINTER = 4096  # lowest pointer; clock numbers are smaller
 def number_made(number: int, args: Sequence[int], wchan: str | None) -> int:
     """Return the number of the original call if the kernel shows restart_syscall; otherwise `number`.
 
-    The arguments of the original call are unchanged.  `wchan` (the kernel function in which the thread waits)
+    `args` are still those of the original call.  `wchan` (the kernel function in which the thread waits)
     identifies the call.  If `wchan` is not in the table, the call is nanosleep or clock_nanosleep.
     """
     if wchan is None or syscall_name(number) != "restart_syscall":

@@ -44,14 +44,14 @@ class Thread:
         # function: sp -> end of the goroutine stack that contains sp; 0: no such stack
         self.stack_end: Callable[[int], int] | None = None
         self.other_stacks: tuple[int, ...] = ()  # start addresses of the other stacks to copy
-        # (pc, sp) of the frame that led to the last of these stacks
+        # (pc, sp) of the frame that led to the last of `other_stacks`
         self.other_stacks_end: list[tuple[int, int]] = []
         self.beside: Beside | None = None  # memory to copy together with the stack
-        self.goroutine: Beside | None = None  # memory of its goroutine, for `beside` if no Python runs
+        self.goroutine: Beside | None = None  # goroutine to copy, if no Python frames are copied
         self.balance = RunQueueBalance()
         self.modules: frozenset[Module] = frozenset()  # modules of the last stack
         self.asleep: SyscallInfo | None = None  # system call in which the thread slept at the last reading
-        self.asked_asleep: SyscallInfo | None = None  # system call of the thread's sleep when asked to stop
+        self.asked_asleep: SyscallInfo | None = None  # system call in which the thread slept at the request
         # generation of the module map at the request to stop; None: no request is pending
         self.asked_generation: int | None = None
         self.last_stop: LastStop | None = None  # last stop that interrupted a sleep

@@ -54,8 +54,8 @@ def max_kept_open() -> int:
 class ThreadFiles:
     """The files of thread `tid` below `tasks`, an open /proc/PID/task directory.
 
-    All instances together keep at most `max_open` files open.  `check` raises ReadFailed for an OSError,
-    unless the error means that the thread has ended.
+    All instances together keep at most `max_open` files open.  `check` raises ReadFailed for an OSError
+    of the kind `Cause.TROUBLE`.
     """
 
     __slots__ = ("_check", "_max_open", "_tasks", "fds", "holder", "tid")
@@ -128,8 +128,8 @@ class ThreadFiles:
     def counters(self) -> bytes | None:
         """Return the scheduler's counters: time run, time waited, number of times run.
 
-        As long as the counters stay the same, a sleeping thread has not run.  None: the thread has ended.  A
-        kernel without such counters counts only how often the thread was taken off a CPU.
+        As long as the counters stay the same, a sleeping thread has not run.  None: the thread has ended.  If
+        the kernel has no such counters, the result only says how often the thread was taken off a CPU.
         """
         try:
             line: bytes | None = os.pread(self.fds["schedstat"], _SHORT_BYTES, 0)  # a faster `read`

@@ -1,8 +1,8 @@
 """Runs the work that uses ptrace on a separate OS thread, which ends with the work.
 
-ptrace(2) ties tracees to the tracing *thread*; when this thread ends, the kernel releases all of them.  The
-program itself may live on (`sfsample watch` between two slices, a user of the library).  From then on, the
-program traces no thread, not even a thread in uninterruptible sleep that has not stopped yet.
+ptrace(2) ties tracees to the tracing *thread*; when this thread ends, the kernel releases all tracees.
+The program itself may live on (`sfsample watch` between two slices, a user of the library), but traces no
+thread any more, not even a thread in uninterruptible sleep that has not stopped yet.
 
 There is one exception: a system call on a target may never return (another program must deliver a page,
 userfaultfd(2)).  Then `run` leaves the work behind, and sets the process aside (`process.stuck`).  Threads
@@ -39,7 +39,7 @@ _REAP_S = 0.1  # seconds between two attempts to reap killed tracees
 _PATIENCE_S = 1.5  # seconds within which the work must end after a stop is wanted
 _STUCK_S = 1.0  # seconds in one system call until `run` leaves the work behind, if other work can go on
 _SILENCE_S = 0.5  # seconds without a call of `should_stop`, after which the calling thread calls it
-_REAP_PENDING_S = 0.01  # `_REAP_S` while stops are pending: an execve(2) may wait for the reaping
+_REAP_PENDING_S = 0.01  # seconds between attempts while a stop is pending: an execve(2) may wait for reaping
 
 
 class TracerThread(Generic[_T]):
@@ -86,7 +86,7 @@ class TracerThread(Generic[_T]):
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if callable(signal.getsignal(signal.SIGCHLD)):
-            # SIGCHLD again, because signals merge: sfsample may have taken the signal of a child
+            # signals merge: a SIGCHLD that sfsample took may also have reported a child of the program
             os.kill(os.getpid(), signal.SIGCHLD)
         if self._failure is not None:
             raise self._failure
@@ -135,8 +135,8 @@ class TracerThread(Generic[_T]):
     def _leave_behind(self) -> None:
         """Undo the changes that the work made for all of sfsample.
 
-        When its call returns, the work gets LeftBehind instead of the result.  Then the work only releases
-        the threads that it holds, and ends.
+        When the stuck call returns, the work gets LeftBehind instead of the result.  Then the work only
+        releases the threads that it holds, and ends.
         """
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._ident), ctypes.py_object(LeftBehind))
         if self.idle_s > _STUCK_S and (pid := target_of(self._ident)) is not None:
