@@ -35,7 +35,7 @@ class SFrameTables(tuple[SFrameTable, ...]):  # noqa: SLOT001 - a tuple with slo
     """
 
     def covering(self, vaddr: int) -> Iterator[SFrameTable]:
-        """Yield the tables with a function at `vaddr`, highest start first; if only one exists, this table."""
+        """Yield tables with a function at `vaddr`, highest start first; if only one exists, this table."""
         if len(self) == 1:
             yield self[0]
             return
