@@ -319,7 +319,7 @@ class StepperChain:
 
         A call leads to its target, and to functions to which the target jumps (tail calls).  Calls through
         pointers may lead anywhere, and so may code that lies in no file.  If the target jumps through
-        pointers, the answer is True only if no table describes the target.
+        pointers, the answer is True only if no table describes the target, or a GOT slot may lead to `frame`.
         """
         target, callee = self._modules.call_target(return_address), self._modules.find(frame.lookup_pc)
         module = self._modules.find(target) if target is not None else None
