@@ -33,7 +33,7 @@ class DebugFile(NamedTuple):
     """The result of a search for a debug file."""
 
     image: ElfImage | None
-    refused: str = ""  # reason why no file was used; "": no file was found
+    refused: str = ""  # reason why no file was used; "": a file was used, or none was found
 
 
 class DebugFiles:

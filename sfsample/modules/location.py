@@ -8,8 +8,8 @@ from sfsample.core.stack import Frame
 from sfsample.modules.module import Module
 
 IN_POOL = "pool"  # `found` of a long wait at a condition variable at which other threads also wait
-HELD_BY = "[held by]"  # start of the frame between a waiter and its holder (--blame)
-# frames instead of a stack: sfsample did not stop the holder; one of several threads may be the holder
+HELD_BY = "[held by]"  # start of the frame between a waiter and the holder of its lock (--blame)
+# frames instead of the holder's stack: it was not captured; one of several threads is the holder
 NO_STACK = UNSEEN, ONE_OF_SEVERAL = "[stack not captured]", "[one of several threads]"
 PROCESS_KEY_STEP = 1 << 22  # number above every pid: PID_MAX_LIMIT, Linux include/linux/threads.h
 # beginning of the path of an installed file: a directory of packages, or of the standard library
@@ -30,7 +30,7 @@ def import_path(file: str, directories: Sequence[str] = ()) -> str:
     """Return the path of a Python file relative to its entry of sys.path: "flask/app.py", "app.py".
 
     `directories`: entries of sys.path for the program's own files, the deepest first.  A file in no such
-    directory gets its base name.  The answer depends on this file alone, so a function keeps its name.
+    directory gets its base name.  Other files do not change the answer, so a function keeps its name.
     """
     if installed := _INSTALLED.match(file):
         return file[installed.end() :]
@@ -40,7 +40,7 @@ def import_path(file: str, directories: Sequence[str] = ()) -> str:
 
 
 class GeneratedFunction(NamedTuple):
-    """The function of a JIT compiler that covered an address when the address was sampled."""
+    """The JIT-compiled function that covered an address when the address was sampled."""
 
     name: str  # "": the perf map had no name for the address
     start: int  # run-time address

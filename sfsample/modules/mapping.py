@@ -56,7 +56,7 @@ class Mapping(NamedTuple):
 
 
 def base_of(mapping: Mapping, maps: Sequence[Mapping]) -> int | None:
-    """Return the address, at or below a mapping, of the first byte of the mapping's file; or None."""
+    """Return where the first byte of a mapping's file is mapped, at or below the mapping; or None."""
     file = mapping.path, mapping.inode
     below = (other for other in reversed(maps) if other.start <= mapping.start)
     return next((m.start for m in below if (m.path, m.inode) == file and not m.offset), None)

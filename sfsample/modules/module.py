@@ -42,7 +42,7 @@ class Module:
         return None if code is None else bytes(code)
 
     def code_near(self, address: int, distance: int) -> tuple[int, bytes]:
-        """Return address and bytes of the segment's code within `distance` of `address`; or no bytes."""
+        """Return (first address, bytes) of the segment's code within `distance` of `address`; or no bytes."""
         vaddr = self.vaddr(address)
         for low, high in self.image.executable:
             if low <= vaddr <= high:

@@ -1,9 +1,8 @@
 """Finds the module that is mapped at an address of one process now.
 
 The caller's functions `read_maps` and `open_image` do the I/O.  If an address is in no mapping, the maps are
-read again, but only once after each `allow_refresh`, that is, once for each sample: a wrong return address
-costs little.  `generation` increases when an executable mapping changes.  A cache with addresses as keys is
-valid only in one generation.
+read again, but only once after each `allow_refresh`, so a wrong return address costs little.  `generation`
+increases when an executable mapping changes.  A cache with addresses as keys is valid only in one generation.
 
 If a file cannot be opened, the target may be mapping or unmapping the file now (dlopen, dlclose), so
 `ModuleMap` tries again a few times.  For the names of functions, `ModuleMap` keeps the last unmapped modules,
@@ -121,7 +120,7 @@ class ModuleMap:
 
     @property
     def has_unmapped_files(self) -> bool:
-        """True if a file has lost an executable mapping since the beginning (dlclose, execve)."""
+        """True if a file has lost an executable mapping since the first `refresh` (dlclose, execve)."""
         return bool(self._unstable_paths)
 
     @property
@@ -147,7 +146,7 @@ class ModuleMap:
         return bool(self._to_retry) and self._lookup(address) in self._to_retry
 
     def reload(self, modules: Collection[Module]) -> frozenset[Module]:
-        """Read the maps after one of `modules` was replaced.  Return the modules at these addresses now."""
+        """Read the maps after one of `modules` was replaced; return the modules now at their addresses."""
         self._modules = {mapping: m for mapping, m in self._modules.items() if m not in modules}
         self._mapped = {key: m for key, m in self._mapped.items() if m not in modules}
         self.refresh(force=True)
@@ -208,7 +207,7 @@ class ModuleMap:
         return module is None or module.follows_call(address)
 
     def call_target(self, return_address: int) -> int | None:
-        """Return the target of the call before an address (of a PLT stub: the stub's target); or None."""
+        """Return the target of the call before an address, or None; for a PLT stub, the stub's target."""
         caller = self.find(return_address - 1)
         target = caller.call_target(return_address) if caller else None
         stubs = self.find(target) if target is not None else None
@@ -248,7 +247,7 @@ class ModuleMap:
         return self._lookup(address) is not None
 
     def open_first(self) -> None:
-        """Open one module, so that Python modules for this are imported before a thread is stopped."""
+        """Open one module, so that the Python code for this is imported before a thread is stopped."""
         if self._executable:
             self.find(self._executable[0].start)
 

@@ -1,8 +1,8 @@
 """Searches the stack, or the code, for the value of an unknown register that a row needs.
 
-The return address of a frame is a word on the stack.  A word is a candidate if the call before the address
-leads to the function of the frame, directly or through a linkage stub.  The address of the word gives the
-CFA.  The CFA and the row of the function give the register from which the CFA is counted.
+The return address of a frame is a word on the stack.  A word is a candidate if its value follows a
+call of the frame's function, directly or through a linkage stub.  The place of the word on the stack gives
+the CFA.  The CFA and the row of the function give the register from which the CFA is counted.
 
 A leaf function of AArch64 or s390x may have its return address in the unknown register (an example is glibc's
 __syscall_cancel_arch).  In this case, each call of the function in its module gives a candidate.

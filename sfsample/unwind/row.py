@@ -156,7 +156,7 @@ def _value(rule: Rule, cfa: int, registers: Registers, memory: Memory, arch: Arc
 
 
 class PlainRow(NamedTuple):
-    """The usual kind of row, as offsets in bytes, multiples of 8, which `rule_cache.py` executes quickly.
+    """The usual kind of row, which `rule_cache.py` executes quickly.  All offsets are multiples of 8 bytes.
 
     The CFA counts from sp or fp; return address and caller's fp are aligned words on the stack.
     """

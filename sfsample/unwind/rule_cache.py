@@ -2,8 +2,8 @@
 
 Key: the pc, in different tables for exact pcs and return addresses.  Two samples hardly ever stop at the same
 instruction, so all exact pcs in a range with one row (`PcRange`) share an entry.
-Valid in one generation of the module map, for a limited number of entries; then `StepperChain.rule_cache`
-begins a new cache.
+Valid in one generation of the module map.  For the next generation, or if the cache is full,
+`StepperChain.rule_cache` begins a new cache.
 Saves: a new stack takes 57-81 us; without this cache 566 us, without the ranges 96-144 us.
 
 Invariant: a walk by this cache finds the same frames as `StepperChain.step`, or stops one frame earlier
@@ -11,7 +11,7 @@ Invariant: a walk by this cache finds the same frames as `StepperChain.step`, or
 
 * A row is added only if the first stepper with a row gave it, and `StepperChain` has accepted the caller.
 * A walk goes to a return address only if the cache has a row for it, or knows that a stack ends there.
-* A walk goes from a guess only to a return address to which an accepted guess has led from the same pc.
+* A walk uses a guess only if an accepted guess has led from the same pc to the same return address.
 
 Only pc, sp and fp are computed.  For other registers, a caller of `walk` executes the rows (`row_of`).
 """
@@ -130,7 +130,7 @@ class RuleCache:
                     break
             else:
                 cfa = sp + offset
-            at = cfa - base  # bytes from the start of the copy; only at + fp_at may be negative (below sp)
+            at = cfa - base  # bytes from the start of the copy to the CFA; only at + fp_at may be negative
             try:
                 ra = view[at + ra_at >> 3]
                 row = rows.get(ra)

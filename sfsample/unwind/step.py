@@ -14,7 +14,7 @@ If no caller is accepted, the first stepper with a row gives the reason why the 
 
 Coroutines and hand-made threads mark their first frame with a return address of zero, and chains of frame
 pointers end in zero.  But a wrong row may read a zero from a local variable.  So a zero ends a stack only if
-no word above the zero may be a return address, which a caller would have left there.
+no word above the zero may be a return address: a caller would have left such a word.
 """
 
 from collections import Counter
@@ -267,7 +267,7 @@ class StepperChain:
         """Return BAD_PC if the caller's sp lies in no stack, or its pc in no mapping; else None."""
         pc, sp, registers = caller.registers[walk.arch.pc], caller.registers[walk.arch.sp], walk.registers
         is_goroutine = registers[GOROUTINE_LOW] < sp <= registers[GOROUTINE_HIGH]
-        is_stack = is_goroutine or row.cfa.base == SCHEDULER_SP  # the return address was read from that stack
+        is_stack = is_goroutine or row.cfa.base == SCHEDULER_SP  # scheduler's stack had the return address
         return None if is_stack and self._modules.mapping(pc - 1) is not None else StopReason.BAD_PC
 
     def _is_beyond_copy(self, row: UnwindRow, walk: Walk) -> bool:
@@ -307,7 +307,7 @@ class StepperChain:
         return StopReason.OUTERMOST if is_end else StopReason.BAD_PC
 
     def _is_other_stack(self, below: int, above: int) -> bool:
-        """Return True if both addresses are mapped, and memory between them cannot be read."""
+        """Return True if both addresses are mapped, and some memory between them is not readable."""
         first, last = self._modules.any_mapping(below), self._modules.any_mapping(above)
         if first is None or last is None:  # stack that has grown since the last refresh
             return False
@@ -319,7 +319,7 @@ class StepperChain:
 
         A call leads to its target, and to functions to which the target jumps (tail calls).  Calls through
         pointers may lead anywhere, and so may code that lies in no file.  If the target jumps through
-        pointers, the answer is True only if no table describes the target.
+        pointers, the answer is True only if no table describes the target, or a GOT slot may lead to `frame`.
         """
         target, callee = self._modules.call_target(return_address), self._modules.find(frame.lookup_pc)
         module = self._modules.find(target) if target is not None else None
@@ -361,7 +361,7 @@ class StepperChain:
 
 
 def _return_register_of_leaf(row: UnwindRow, walk: Walk) -> int | None:
-    """Return the register with the return address of the innermost leaf's caller, or None.
+    """Return the register in which the caller of the innermost leaf has its own return address, or None.
 
     Caller and leaf share a private convention.  Some functions of glibc on AArch64 call the leaf
     __libc_arm_za_disable while their own return address is in x13.

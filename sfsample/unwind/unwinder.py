@@ -114,7 +114,7 @@ class Unwinder:
     def resume(self, snapshot: ThreadSnapshot, stack: Stack, cfa: int) -> Stack:
         """Return `stack`, continued from its last frame, whose CFA the caller knows by other means.
 
-        `stack` stays as it is unless the walk from `cfa` gains frames, and all return addresses follow calls.
+        If the walk gains no frame, or gains a return address that follows no call, return `stack` itself.
         """
         arch, caller = snapshot.arch, snapshot.memory.word(cfa - 8)
         if arch.machine != AMD64.machine or caller is None or not self._modules.may_be_returned_to(caller):
@@ -130,7 +130,7 @@ class Unwinder:
 
     @property
     def rejected_rows(self) -> Counter[str]:
-        """Texts about rows that were rejected, while another stepper's row was accepted; with counts."""
+        """Texts about rejected rows, with counts; the row of another stepper was accepted instead."""
         return self._chain.rejected + self._cfi_chain.rejected
 
     def _walk_best(self, snapshot: ThreadSnapshot) -> Stack:
@@ -181,7 +181,7 @@ class Unwinder:
 
     def _ended(self, walk: Walk, chain: StepperChain, reason: StopReason) -> Stack:
         missing = chain.missing_word(walk) if reason is StopReason.BAD_MEMORY else None
-        # a handler runs on another stack, and the stack of the interrupted code was not copied
+        # a signal handler may run on its own stack; then the stack of the interrupted code was not copied
         if reason is StopReason.NO_ROW and walk.memory.word(walk.frame.sp) is None:
             missing = walk.frame.sp
         where = None if reason is StopReason.OUTERMOST else place(walk.frame, self._modules)

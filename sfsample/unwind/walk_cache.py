@@ -1,8 +1,8 @@
 """Caches parts of walks, at most 64 frames each.  A part is reused if its words on the stack are unchanged.
 
-Key: pc and sp of the part's first frame, after two sightings of this pair.  No part has the innermost frame.
-Valid in the generation of the owning `RuleCache`.  A part is valid for a stack copy if the first frame
-has the same fp and label, and all words that the rows read have the same values.  The words are return
+Key: pc and sp of the part's first frame; the third walk with this key caches the part.  No part has the
+innermost frame.  The cache lives as long as its `RuleCache`.  A part is valid for a stack copy if the first
+frame has the same fp and label, and all words that the rows read have the same values.  The words are return
 addresses, and saved frame pointers from which a CFA was computed.  A walk depends on nothing else, so neither
 the thread nor the time matters.
 If a word has changed, the part loses the frame that read the word and all later frames, and never grows
@@ -34,7 +34,7 @@ class CachedWalk(NamedTuple):
     fp: int | None  # fp that the first frame must have; None: any
     unpack: Callable[[memoryview, int], tuple[int, ...]]  # arguments: copy, offset of sp; returns the words
     words: tuple[int, ...]  # values of the words when the walk was cached
-    readers: tuple[int, ...]  # index of the first frame that depends on the word, for each word
+    readers: tuple[int, ...]  # for each word: index of the first frame that depends on the word
     frames: tuple[Frame, ...]
     end: Frame  # frame after `frames`
     fp_at: int | None  # address of the word with the fp of `end`; None: `end` has the first frame's fp
@@ -105,7 +105,7 @@ class WalkCache:
         return CachedWalk(frames[0].found, needed_fp, unpack, values, owners, frames, end, fp_at)
 
     def _readers(self, frames: Sequence[Frame]) -> tuple[dict[int, int], bool, int | None]:
-        """Return the first reader of each word; True if a CFA needs the first fp; the last fp's address.
+        """Return the first reader of each word; True if a CFA needs the first fp; where fp was saved last.
 
         A walk depends on a saved fp if a CFA is computed from it before another frame saves fp.  The reader
         of such a word is the frame that saved the fp.

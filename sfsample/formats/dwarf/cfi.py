@@ -17,8 +17,8 @@ _MAX_STATES = 64  # remembered states; compilers remember one state
 # DW_CFA_advance_loc1, _loc2, _loc4, DW_CFA_MIPS_advance_loc8: opcode -> bytes of the operand
 _ADVANCES = {0x02: 1, 0x03: 2, 0x04: 4, 0x1D: 8}
 
-# Key: DWARF number of a register.  Value: the rule that recovers the register of the caller (DWARF 5 section
-# 6.4.1); None: no rule can ("undefined").  A register that no instruction mentions is absent.
+# Key: DWARF number of a register.  Value: rule for the caller's register (DWARF 5 section 6.4.1); None: the
+# register cannot be recovered ("undefined").  A register that no instruction mentions is absent.
 Rules = dict[int, Rule | None]
 
 

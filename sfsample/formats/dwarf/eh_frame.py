@@ -296,7 +296,7 @@ def _cie_fields(fields: DwarfReader, offset: int) -> tuple[Cie, int]:
 def _augmentation(fields: DwarfReader, letters: bytes, pos: int) -> tuple[int, bool, int]:
     """Return the pointer encoding, True for a signal frame, and the position of the instructions.
 
-    After a first letter 'z', the data has a length, so data of unknown letters can be skipped.
+    If the first letter is 'z', a length precedes the data, so data of unknown letters can be skipped.
     """
     encoding, signal = 0, False
     if not letters.startswith(b"z"):
@@ -334,7 +334,7 @@ def _hdr_fields(data: Buffer, vaddr: int, byteorder: ByteOrder) -> tuple[DwarfRe
 
 
 def eh_frame_address(hdr: Buffer, hdr_vaddr: int, byteorder: ByteOrder) -> int:
-    """Return the vaddr of `.eh_frame` in the header.  Raises FormatError if the header is damaged."""
+    """Return the vaddr that the header has for `.eh_frame`.  Raises FormatError if the header is damaged."""
     return _hdr_fields(hdr, hdr_vaddr, byteorder)[1]
 
 

@@ -117,7 +117,7 @@ class DwarfReader(NamedTuple):
         return base + value & _WORD, end
 
     def plain(self, pos: int, encoding: int) -> tuple[int, int]:
-        """Read a pointer in a DW_EH_PE encoding, without its base."""
+        """Read a pointer in a DW_EH_PE encoding, but add no base."""
         match encoding & 0x0F:
             case 0x01:  # DW_EH_PE_uleb128
                 return self.uleb128(pos)

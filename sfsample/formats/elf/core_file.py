@@ -19,8 +19,8 @@ NT_PRSTATUS = 1  # note type; others, in `_read_note`: NT_PRPSINFO 3, NT_AUXV 6,
 AT_ENTRY, AT_SYSINFO_EHDR = 9, 33
 _SIGNAL, _PID, _REGISTERS = 12, 32, 112  # offsets in elf_prstatus: pr_cursig, pr_pid, pr_reg
 _PSINFO_PID, _FNAME, _PSARGS = 24, (40, 56), (56, 136)  # offsets in elf_prpsinfo: pr_pid, pr_fname, pr_psargs
-LEAST_SIZE = 50_000_000  # bytes; the limits of a smaller core file are the limits of a file with this size
-_BYTES_PER_NOTE = 200  # bytes of the file per note: a file with fewer is refused; real files have more
+LEAST_SIZE = 50_000_000  # bytes; a smaller core file has the limits of a file of this size
+_BYTES_PER_NOTE = 200  # a file with fewer bytes per note is refused; real files have more
 _MAX_FILES = 500_000  # entries of NT_FILE
 _MAX_AUXV_BYTES = 4096  # bytes; the kernel writes less than 1024
 

@@ -33,7 +33,7 @@ _HASH_NCHAIN = {22: "8xQ"}  # e_machine -> format of nchain in DT_HASH; other ma
 
 
 def as_linked(section: bytes, bias: int, byteorder: ByteOrder) -> bytes:
-    """Return the dynamic section as the file has it; `section` is in memory, where glibc adds `bias`."""
+    """Return the dynamic section as in the file; `section` is from memory, where glibc has added `bias`."""
     pair = Struct("<qQ" if byteorder == "little" else ">qQ")
     entries = pair.iter_unpack(section[: len(section) & -16])
     return b"".join(pair.pack(tag, value - bias if tag in _POINTERS and value >= bias else value)
@@ -112,7 +112,7 @@ class Dynamic:
         return records[: len(records) // _SYM_SIZE * _SYM_SIZE]
 
     def symbol_name(self, number: int) -> str:
-        """Return the name of a symbol by the index of the record; "" if the name cannot be read."""
+        """Return the name of the symbol in record `number`; "" if the name cannot be read."""
         records, strings = self.symbols or (memoryview(b""), memoryview(b""))
         if _SYM_SIZE * (number + 1) > len(records):
             return ""
@@ -125,7 +125,7 @@ class Dynamic:
         return list(self._relocations(_DT_JMPREL, _DT_PLTRELSZ))
 
     def relocations(self) -> Iterator[Relocation]:
-        """Yield the relocations of DT_RELA that have a symbol; slots of `.plt.got` are among them."""
+        """Yield the relocations of DT_RELA that have a symbol, including those of slots in `.plt.got`."""
         return self._relocations(_DT_RELA, _DT_RELASZ, without_symbol=False)
 
     def imports(self) -> dict[int, str]:

@@ -2,7 +2,7 @@
 
 Only this file imports pyelftools, and only to parse headers: pyelftools is too slow for CFI and symbols, and
 decodes some CFI opcodes wrongly.  An exception of pyelftools on damaged bytes becomes a `FormatError`.
-Section headers are read on first use, because a stripped file or a copy of memory may have none.
+Section headers are read on first use; a stripped file or a copy of memory may have none.
 
 Invariant: no table of a hostile file takes long to read.  Each table is read up to a limit, and `problems`
 names the limits that were reached (tests/formats/elf/test_limits.py).
@@ -273,7 +273,7 @@ class ElfImage:
         return self.data[segment.offset : segment.offset + segment.filesz], segment.vaddr
 
     def symbols(self, *kinds: int) -> tuple[memoryview, memoryview] | None:
-        """Return (records, string table) of the first symbol table of the section types `kinds`, or None.
+        """Return (records, string table) of the symbol table whose type comes first in `kinds`, or None.
 
         The default order of `kinds` is `.symtab`, `.dynsym`.
         """
@@ -295,7 +295,7 @@ class ElfImage:
         return build_id
 
     def headers(self) -> "ElfImage":
-        """Return an image with the build-id only, and with program headers if all are in the first page."""
+        """Return an image with only the build-id and, if all are in the first page, the program headers."""
         header = self._header
         end = max(_EHDR_SIZE, header["e_phoff"] + header["e_phnum"] * header["e_phentsize"])
         head = bytearray(self.data[: end if end <= PAGE else _EHDR_SIZE])

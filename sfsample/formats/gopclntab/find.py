@@ -94,11 +94,11 @@ def _module_data(image: ElfImage, header: GoHeader, size: int) -> GoModuleData:
 
 
 def _funcdata(words: tuple[int, ...], header: GoHeader, size: int) -> int:
-    """Return the word `gofunc`.  Its index varies from Go 1.26 on, when `gofunc` is a vaddr in the table."""
+    """Return the word `gofunc`.  From Go 1.26 on, its index varies, but the word points into the table."""
     if header.text:
         return words[header.layout.funcdata_word]
     start = header.vaddr + header.table
-    # smallest vaddr in the function table or after it: moduledata also has the ends of tables
+    # smallest vaddr at or after the start of the function table; a larger vaddr is the end of a table
     return min((word for word in words[36:] if start <= word < header.vaddr + size), default=0)
 
 

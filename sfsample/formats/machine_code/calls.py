@@ -23,8 +23,8 @@ class _CallCode(NamedTuple):
     ends_in_call: Callable[[bytes], bool]
     target: Callable[[bytes, int], int | None]
     slot: Callable[[bytes, int], int | None]
-    direct: re.Pattern[bytes]  # pattern of direct calls; s390x: of brasl with r14 only
-    direct_to_end: int  # bytes from the start of `direct` to the end of the call
+    direct: re.Pattern[bytes]  # pattern of bytes in each direct call; s390x: only in brasl with r14
+    direct_to_end: int  # bytes from the start of a match of `direct` to the end of the call
     alignment: int  # bytes; instruction addresses are multiples of this number
 
 

@@ -2,7 +2,7 @@
 
 Users import it as `sfsample.sframe` (docs/sframe.md).  `table.py` reads one header and its functions,
 `rows.py` decodes the rows for each ABI and repairs known mistakes of linkers, `validate.py` checks a whole
-table.  A damaged header makes `read_tables` raise FormatError; a damaged function, the look-ups in it.
+table.  FormatError: `read_tables` raises it for a damaged first header, a look-up for a damaged function.
 
 Invariant: any bytes parse or raise `FormatError` (tests/properties/test_sframe_properties.py).
 
@@ -25,7 +25,7 @@ __all__ = ["ABIS", "HEADER_SIZE", "SECTION", "Flag", "SFrameAbi", "SFrameFde", "
            "SFrameTables", "read_tables"]  # fmt: skip
 
 _MAX_TABLES = 1 << 16  # tables in one section; a linker that concatenates has a table for each object file
-_MAX_STEPS_BACK = 64  # functions that a look-up tries: the last that start at or before the address
+_MAX_STEPS_BACK = 64  # functions that a look-up tries, backwards from the last with start <= address
 
 
 class SFrameTables(tuple[SFrameTable, ...]):  # noqa: SLOT001 - a tuple with slots cannot keep an index
@@ -35,7 +35,7 @@ class SFrameTables(tuple[SFrameTable, ...]):  # noqa: SLOT001 - a tuple with slo
     """
 
     def covering(self, vaddr: int) -> Iterator[SFrameTable]:
-        """Yield the tables with a function at `vaddr`, highest start first; a single table: always."""
+        """Yield tables with a function at `vaddr`, highest start first; if only one exists, this table."""
         if len(self) == 1:
             yield self[0]
             return
@@ -52,7 +52,7 @@ class SFrameTables(tuple[SFrameTable, ...]):  # noqa: SLOT001 - a tuple with slo
 
     @cached_property
     def _index(self) -> "tuple[array[int], list[int], list[int]]":
-        """Ascending starts of all functions; the number of each function; last number + 1 of each table."""
+        """Sorted starts of all functions; function numbers in this order; each table's last number + 1."""
         unsorted = array("Q", (start for table in self for start, _ in table.extents()))
         order = sorted(range(len(unsorted)), key=unsorted.__getitem__)
         totals = list(accumulate(table.num_fdes for table in self))

@@ -30,7 +30,7 @@ _MAX_WORD_BYTES = 15 * 4
 _MAX_FLEX_WORDS = 6
 _MAX_ROWS = 1 << 18  # rows of one function; V3 cannot count beyond 65,535
 _MAX_CACHED_ROWS = 1 << 14  # different rows; a large program has some thousands
-# bytes from the info byte of a row to the row's end; index: info byte; size code 3 (invalid) counts as 0
+# index: info byte of a row; value: bytes from there to the row's end (size code 3, invalid: no words)
 _TAIL_SIZES = bytes(1 + (info >> 1 & 15) * (1, 2, 4, 0)[info >> 5 & 3] for info in range(256))
 _SP_8, _SP_16, _SP_24 = (Rule(AMD64.sp, offset, deref=False) for offset in (8, 16, 24))
 # rows of the stubs of a PLT: (start offset, CFA)
@@ -47,7 +47,7 @@ class SFrameAbi(NamedTuple):
 
     name: str
     arch: Arch
-    tracks_ra: bool  # False: the RA is always the word at CFA + fixed_ra
+    tracks_ra: bool  # True: a DEFAULT row may have an RA rule; False: its RA is the word at CFA + fixed_ra
     max_words: int  # words of a DEFAULT row
     cfa_scale: int = 1  # CFA offset = word * cfa_scale + cfa_adjust
     cfa_adjust: int = 0

@@ -54,7 +54,7 @@ class SFrameFde(NamedTuple):
 
     @property
     def fre_type(self) -> int:
-        """Code of the width of start offsets in rows, which is 1 << fre_type bytes."""
+        """Code for the width of a row's start offset: the offset has 1 << fre_type bytes."""
         return self.info & 0xF
 
     @property
@@ -90,9 +90,9 @@ class SFrameTable:
     ) -> None:  # fmt: skip
         """Check the header.  Raises FormatError if the table cannot be used at all.
 
-        `machine`: e_machine and byte order of the ELF file.  `executable`: vaddr ranges of code, which show
-        the base of V1/V2 start fields if the flag is clear.  `origin`: offset of the table in the section;
-        offsets in errors count from the start of the section.
+        `machine`: e_machine and byte order of the ELF file.  `executable`: vaddr ranges of code.  If the flag
+        FDE_FUNC_START_PCREL is clear, these ranges show the base of V1/V2 start fields.  `origin`: offset of
+        the table in the section; offsets in errors count from the start of the section.
         """
         self.data = memoryview(data).cast("B")
         self.address, self.executable, self.origin = address, tuple(executable), origin
@@ -160,7 +160,7 @@ class SFrameTable:
         self.data = self.data[: self.used]  # bytes of this table only
 
     def _is_field_relative_without_flag(self) -> bool:
-        """Guess if start fields are relative to themselves: mold, lld and gold do not set the flag."""
+        """Guess if start fields count from their own addresses: mold, lld and gold do not set the flag."""
 
         def starts_in_code(pcrel: bool) -> int:
             self.pcrel = pcrel
@@ -264,7 +264,7 @@ class SFrameTable:
         if fde is None:
             return None
         if not fde.num_fres:
-            # V3: a function without rows is outermost; for a signal trampoline, there is another stepper
+            # V3: a function without rows is outermost; another stepper recognizes signal trampolines
             outermost = self.version > 2 and not fde.signal
             return SFrameFre(0, 0, ()) if outermost else None
         offset = vaddr - fde.start

@@ -50,7 +50,7 @@ class CfiStepper:
 
 
 def _next_if_late(table: EhFrame, current: RowRange) -> CfiRow | None:
-    """Return the next row if it describes words that the caller has pushed, and so is already valid here.
+    """Return the next row if it is already valid here, because it describes words that the caller has pushed.
 
     In glibc's _dl_runtime_resolve on AArch64, the table describes the stub's words one instruction late.
     """

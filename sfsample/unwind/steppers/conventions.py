@@ -50,8 +50,8 @@ class FramePointerStepper:
     """Follows the chain of frame pointers.
 
     In a prologue or a leaf function, the step may skip the caller.  Only a table would show such a skip.
-    Like gdb, the stepper assumes that the pair of words ends the frame: JIT compilers and LLVM put it there.
-    GCC for AArch64 puts the pair at the other end of the frame, but GCC writes tables.
+    Like gdb, the stepper assumes that saved fp and return address end the frame: JIT compilers and LLVM put
+    the pair there.  GCC for AArch64 puts the pair at the other end of the frame, but GCC writes tables.
     """
 
     found = Found.FRAME_POINTER

@@ -45,7 +45,7 @@ def _compiled(text: str) -> re.Pattern[bytes]:
 
 
 def _pattern(text: str, row: UnwindRow) -> _Pattern:
-    """Return an entry of a table of patterns.
+    """Return a pattern with its row and its marker.
 
     `text` has hexadecimal bytes, and `..` for any byte.  `<` and `>` enclose the addresses for which `row`
     is valid, `'` encloses the marker.  `(a|b)`, `[a-b]`, `?` and `{1,9}` are as in regular expressions.
@@ -87,7 +87,7 @@ def _is_in_group(frame: Frame, module: Module, match: re.Match[bytes], first: in
 
     If the group ends in a call, a return address may be the end of the group.  A return address at the start
     of the group usually belongs to the function before, which ends in a call.  If no call precedes the
-    address, other code has stored the address, which then belongs to the group.
+    return address, other code has stored the address, so the address belongs to the group.
     """
     pc, begin, end = frame.pc, first + match.start("here"), first + match.end("here")
     if frame.exact:
@@ -226,7 +226,7 @@ class StartStepper:
         return at_entry or _row_near(_ANYWHERE.get(machine, ()), frame, module)
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:
-        """Return addresses around the pc at which no stack begins."""
+        """Return a range around the pc in which no stack begins."""
         entry = module.address(module.image.entry)
         markers = (pattern.marker for pattern in _ANYWHERE.get(arch.machine, ()))
         start, end = _range_without(markers, frame, module)
@@ -283,5 +283,5 @@ class SignalFrameStepper:
         return None
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:
-        """Return addresses around the pc without a trampoline."""
+        """Return a range around the pc without a trampoline."""
         return _range_without((kind.code for kind in arch.signal_frames), frame, module)

@@ -65,7 +65,7 @@ class State:
         return self._registers.get(register, _AT_START[register])
 
     def saved(self, register: int, lowest: int | None = None) -> Value | None:
-        """Return the address of a word with the register's initial value, or None; `lowest`: least offset."""
+        """Return where the register's initial value is saved, at offset `lowest` or above; None: nowhere."""
         initial = _AT_START[register]
         for place, value in self._words.items():
             if value == initial and (lowest is None or place.offset >= lowest):
@@ -130,7 +130,7 @@ class Flow:
         return self._visits(start, 0)
 
     def reached_from(self, start: int) -> tuple[frozenset[int], bool]:
-        """Return the instructions that may run from `start` on, and the ends of calls; True: all are known.
+        """Return (instructions that may run from `start` on, and ends of calls; True if all are known).
 
         Instructions of called functions do not count; instructions after jumps (tail calls) count.
         """

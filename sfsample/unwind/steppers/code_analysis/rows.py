@@ -21,8 +21,8 @@ from sfsample.unwind.steppers.code_analysis.flow import Flow, ReadBytes, State, 
 
 _WORD = 8  # bytes
 _DIRECT_CALL = 5  # bytes of the longest call that states its target
-_ENOUGH_INSTRUCTIONS = 300  # instructions; then a search ends if it has found a return
-_MAX_SEARCHED = 1500  # instructions without a return; no function of libc or libstdc++ has more
+_ENOUGH_INSTRUCTIONS = 300  # instructions after which a search ends if it has found a return
+_MAX_SEARCHED = 1500  # instructions after which a search without a return ends; libc, libstdc++ need no more
 _MAX_GENERATED = 500  # instructions; longer searches take 20 ms for each new pc, and hardly ever succeed
 _MAX_KEPT = 5000  # instructions in the cache; each takes about 1 KiB
 _MAX_KEPT_OF_SEARCH = 300  # first instructions of a search, which are cached
@@ -95,7 +95,7 @@ class CodeOfFile:
         return None if position < 0 else self._starts[position]
 
     def row_at(self, pc: int, *, exact: bool) -> UnwindRow | None:
-        """Return the row at an instruction or, unless `exact`, at a return address; or None."""
+        """Return the row at `pc`: an instruction if `exact`, else a return address.  None: no row."""
         row = row_to_return(self._flow, pc, self._cache) if exact or self._may_be_returned_to(pc) else None
         start = self._start_before(pc if exact else pc - 1) if row is None else None
         for visit in () if start is None else self._flow.visits(start):
@@ -135,7 +135,7 @@ class GeneratedCode:
 
 
 def row_to_return(flow: Flow, pc: int, cache: PassedRows, code: ReadBytes | None = None) -> UnwindRow | None:
-    """Return the row at an instruction; None unless all returns agree about the CFA.
+    """Return the row at an instruction; None: no return was found, or returns disagree about the CFA.
 
     `code` reads generated code, whose bytes are part of the key of `cache`, because such code may change.
     """

@@ -1,8 +1,8 @@
 """Steps from x86-64 code that no table describes; its instructions show where the return address is.
 
 `rows.py` computes the row.  The row is a guess, so all tables are asked first, and the return address must
-follow a call.  Code in a file is read from the file.  Generated code is read from memory, after the
-registers.  The decoder is imported when a walk first meets code without a table.
+follow a call.  Code in a file is read from the file.  Generated code is read from memory, later
+than the registers.  The decoder is imported when a walk first meets code without a table.
 """
 
 from typing import TYPE_CHECKING
