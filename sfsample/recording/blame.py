@@ -1,6 +1,6 @@
 """Adds the stack of the holder to the stacks of the threads that wait for a lock, a pipe, ... (`--blame`).
 
-The holder is the thread that has to act: the owner of a lock, or a thread of another process of this machine.
+The holder is the thread that can end the wait: the owner of a lock, or a thread of another local process.
 At the end of a tick, sfsample finds the holder of each resource, captures its stack, and finds the holder
 again.  If the holder has changed, the tick blames no thread.  A holder that has not run since its last
 capture is not captured again.
@@ -32,7 +32,7 @@ class _Holder(NamedTuple):
 class Blame:
     """Counts the threads of process `own` that wait for locks, pipes, ..., with the stacks of the holders.
 
-    `others` opens other processes, by pid; None: it has failed, and has counted the reason.
+    `others` returns the sampler of another process by its pid, or counts the failure and returns None.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Blame:
         self._holders: dict[tuple[object, ...], _Holder | None] = {}  # holders at the last tick, by resource
 
     def postpone(self, thread: SampledThread, capture: Capture | None = None) -> bool:
-        """Let `count` count a thread that may have a holder; False: it has none.  `capture`: a new one."""
+        """Let `count` count a thread that may have a holder; else False.  `capture` None: it did not run."""
         self._waiters.pop(thread, None)  # a late capture, between two ticks, may have added the thread
         waits = thread.wait is not None and thread.wait.resource is not None
         if waits:

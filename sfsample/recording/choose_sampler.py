@@ -163,7 +163,7 @@ class FreeCpus:
     The kernel counts the idle time of each CPU, including waits for disks; the remaining time is busy time.
     sfsample's own CPU time is subtracted from the busy time of the least busy CPU, because no other thread
     needed that CPU.  The product of the busy shares is the probability that all CPUs are busy at an instant.
-    (The idle moments of many busy CPUs would add up to one free CPU.)
+    (The idle shares are not added, because many busy CPUs would then look like one free CPU.)
 
     Source: proc(5), /proc/stat.
     """

@@ -36,17 +36,17 @@ class SampledThread:
         self.wait: FoundWait | None = None  # wait at the last capture of the thread
         self.seen = counted  # tick of the last capture
         self.places: Places = ()  # places of the last stack, without the stacks of lock holders (--blame)
-        self.file_holder: int | None = None  # `ThreadFiles.holder` when the thread was due
+        self.file_holder: int | None = None  # `ThreadFiles.holder` before the capture
         self.counted = counted  # tick up to which samples of the thread were counted
         self.idle_until = counted  # tick up to which the thread has not run
         self.quiet_since = counted  # tick since which the thread has been quiet
         self.off_cpu_counters: bytes | None = None  # scheduler counters; they change when the thread runs
-        # Stack to count again until the thread runs, or None if a thread that does not run has no samples.
+        # Stack to count again until the thread runs; None: ticks until then give no sample (as in cpu mode).
         self.last_stack: tuple[Stack, Places] | None = None
-        # Stacks of suspended tasks, each with the number of tasks; None: the thread has run since the look.
+        # Stacks of suspended tasks, each with the number of tasks; None: not read since the thread last ran.
         self.tasks: list[tuple[Places, float]] | None = None
         self.tasks_counted = counted  # tick up to which samples of tasks were counted
-        self.tasks_due_ns = 0  # time of the next look at tasks (perf_counter_ns)
+        self.tasks_due_ns = 0  # time from which the tasks may be read again (perf_counter_ns)
         self.is_left_out = False  # True: samples do not count, as the thread lacked the GIL (--gil)
         self.last = Located()  # frames of the last sample
         self.ran_ns = ran_ns  # CPU time in ns at the last turn

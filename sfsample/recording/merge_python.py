@@ -57,7 +57,7 @@ def _is_trampoline(
 
 
 def as_shown(stack: Stack, python: PythonStack, view: PythonView) -> Stack:
-    """Return a stack with the stop reason of the frames that are shown."""
+    """Return a stack whose stop reason says whether the shown frames are complete."""
     is_whole = stack.stop_reason is StopReason.OUTERMOST
     if is_whole and not python.is_whole:
         return stack._replace(stop_reason=StopReason.PYTHON)

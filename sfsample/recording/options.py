@@ -63,7 +63,7 @@ class RecordOptions:
         return False if self.kernel is None and self.python is PythonView.ONLY else self.kernel
 
     def __repr__(self) -> str:
-        """Return the fields that differ from their defaults, because help() shows this in signatures."""
+        """Return only the fields that differ from their defaults, to keep signatures in help() short."""
         changed = ((f.name, value) for f in fields(self) if (value := getattr(self, f.name)) != f.default)
         return f"RecordOptions({', '.join(f'{name}={value!r}' for name, value in changed)})"
 

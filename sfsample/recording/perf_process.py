@@ -32,7 +32,7 @@ _MIN_TIDS = 256  # thread ids; if more are noted, sfsample forgets ended threads
 
 
 class StackUse:
-    """The number of samples, and the most bytes that a walk needed of a copied stack."""
+    """The number of samples, and the largest number of bytes that a walk used of a copied stack."""
 
     samples = 0
     max_bytes = 0
@@ -62,7 +62,7 @@ class PerfProcess:
         self._stack_use, self._kernel_symbols = stack_use, kernel_symbols
 
     def begin(self) -> bool:
-        """Read stale maps again, before the next records; return False if the process has ended."""
+        """Prepare for new records: read the maps again if they are stale; False: the process has ended."""
         process = self.process
         try:
             if self.maps_stale:
@@ -180,7 +180,7 @@ class PerfProcess:
     def finish(self) -> None:
         """Count the CPU time that no sample stands for, and note modules and problems.
 
-        The CPU time of an ended process was read before the end, so samples may stand for more CPU time.
+        The CPU time of an ended process was read before its end, so samples may stand for a longer time.
         """
         self._recorder.charge_process(self._sampled_ns if self._has_ended else 0)
         self._recorder.finish(self._capturer)

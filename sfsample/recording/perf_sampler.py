@@ -1,6 +1,6 @@
 """Samples processes by the kernel's timers: sleeps, reads the rings, and unwinds the copied stacks.
 
-The rate counts CPU time: a thread gets a sample for each 1/rate seconds of CPU time, and none while it does
+The rate refers to CPU time: a thread gets a sample for each 1/rate s of CPU time, and none while it does
 not run.  The period of a recording differs from 1/rate by a small random part, so that two recordings do not
 keep step with each other.  The copies wait in the rings until sfsample wakes up, so sfsample can let other
 threads run first.  If a ring is full, the kernel drops copies, and sfsample counts lost samples.
@@ -230,7 +230,7 @@ class PerfSampler:
         """
         alive: dict[int, bool] = {}
         for _ in range(2):  # not more often, because a process may change its modules all the time
-            alive = self._begin_read()  # before the rings, which then have all records of ended processes
+            alive = self._begin_read()  # first: the rings then have all records of ended processes
             until_ns = time.perf_counter_ns()  # time up to which all records are in the rings
             records = self._timers.events.read()
             self._timers.note(records)
@@ -260,7 +260,7 @@ class PerfSampler:
             raise OutOfTime
 
     def _count(self, records: Iterable[Record], until_ns: int | None = None) -> None:
-        """Count the samples of open processes; other records wait for the next call, and are then lost."""
+        """Count samples of open processes.  A process that is not open by the next call loses its samples."""
         by_pid: dict[int, list[Record]] = {pid: [] for pid in self._alive}
         claimed = [record for record in self._unclaimed if record.pid in by_pid]
         self._count_unclaimed(record for record in self._unclaimed if record.pid not in by_pid)

@@ -5,7 +5,7 @@ that has not run is not captured again; in wall mode, its last stack is counted 
 capture counts only if the thread had a CPU at the request for the stop, or had lost its CPU to sfsample.
 A thread that slept, waited for a CPU, or had just been woken does not count.  A tick waits for stops for at
 most --max-pause.  A thread that stops later is captured at a checkpoint or in a later tick.  Between request
-and stop, a thread that waits for a CPU runs no code of its own.
+and stop, a thread that waits for a CPU runs no code of its own, so its stack does not change.
 """
 
 import time
@@ -62,7 +62,7 @@ class ProcessSampler:
         self._named = named
         self._random = random
         self.threads: dict[int, SampledThread] = {}  # living threads by id
-        self._pending: dict[SampledThread, WakeUp] = {}  # thread asked to stop -> wake-up before the request
+        self._pending: dict[SampledThread, WakeUp] = {}  # thread -> sfsample's wake-up before the request
         # Due threads that this tick leaves out: too many stops are pending, or the recording has ended.
         self._not_asked = set[SampledThread]()
         self._has_run = True  # True: the process has run since the last search for changes
@@ -330,7 +330,7 @@ class ProcessSampler:
         thread.tasks_due_ns = now_ns + _TASKS_PART * (time.thread_time_ns() - began_ns)
 
     def _look_at_goroutines(self) -> None:
-        """Count the parked goroutines of the last look; read them again, for at most 5 % of the time."""
+        """Count the parked goroutines as last read; read them again, for at most 5 % of the time."""
         carrier, now_ns, began_ns = self._goroutines, time.perf_counter_ns(), time.thread_time_ns()
         if self.waits is not None and self._leader is not None and now_ns >= carrier.tasks_due_ns:
             self._recorder.count_tasks(carrier, Capture.READ, self._recorder.now)

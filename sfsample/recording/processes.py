@@ -62,7 +62,7 @@ class Processes:
         return sum(process.proc.cpu_ns() or 0 for process in self.all)
 
     def open_new(self, stats: Stats, time_s: float, *, force: bool) -> Iterator[LiveProcess]:
-        """Open and yield new descendants for at most `time_s` seconds; the next call yields the remaining.
+        """Open and yield new descendants for at most `time_s` seconds; the next call yields the others.
 
         `force`: list /proc even if the kernel has assigned no id since the last call.
         """
@@ -88,7 +88,7 @@ class Processes:
         process.close()
 
     def leave_open(self, images: ImageCache | None) -> None:
-        """Leave the processes to the next recording; close those that this one did not take over."""
+        """Keep processes open for the next recording; close older ones that this recording did not use."""
         if images is None:
             return
         processes, self.named, self.descendants = self.all, [], []

@@ -22,7 +22,7 @@ TIMELINE_LIMIT = 4_000_000  # records, 40 bytes each
 STACK_LIMIT = 200_000  # distinct stacks, some KB each: a JIT compiler can make any number
 THREAD_LIMIT = 20_000  # distinct threads: a service may start one for each request
 PROCESS_LIMIT = 20_000  # distinct processes: a shell script starts any number
-SECONDS_LIMIT = 120  # first seconds of a recording, whose CPU time is kept for each second
+SECONDS_LIMIT = 120  # first seconds of a recording; the CPU time of each of them is kept
 OTHERS = 0  # process key of all processes beyond `PROCESS_LIMIT`
 
 
@@ -75,7 +75,7 @@ class Waiters(Counter[Hashable]):
         self.most = Counter[StackKey]()  # stack of a waiter -> most waiters at the end of a tick
 
     def end_tick(self) -> None:
-        """Note the number of waiters for each new waiter's stack, unless it was larger at an earlier tick."""
+        """For the stack of each new waiter, note the largest number of waiters at the end of any tick."""
         for thing, stack in self.joined.items():
             if stack in self.most or len(self.most) < STACK_LIMIT:
                 self.most[stack] = max(self.most[stack], self[thing])
@@ -102,7 +102,7 @@ class Profile:
         self.threads: dict[ThreadKey, str] = {}
         self.roots: dict[int, ProcessRoot] = {}  # root directories in which files of modules are opened
         self.charged_ns: Counter[int] = Counter()  # CPU time by process key; set at the end
-        self.unseen_ns = Counter[int]()  # CPU time without samples, of ended threads, by process key
+        self.unseen_ns = Counter[int]()  # CPU time that ended threads used unseen, by process key
         self.waiters = Waiters()
         self._by_second: Counter[tuple[int, int]] = Counter()  # CPU time in ns, by process key and second
         self._start_times: dict[int, int] = {}  # process key -> start time in clock ticks since boot
@@ -177,7 +177,7 @@ class Profile:
         """Spread the CPU time of each thread evenly over its samples; `living`: threads that have not ended.
 
         A thread that lives only for one request ends soon after its sample, or without a sample.  So samples
-        of ended threads share the CPU time without samples; a sample gets at most the time between two ticks.
+        of ended threads share CPU time for which no sample stands; each gets at most the time of one tick.
         """
         tick_ns = 1e9 * self.stats.duration_s / max(1, self.stats.taken_ticks)
         stacks: dict[ThreadKey, list[StackTotals]] = {}

@@ -34,9 +34,9 @@ from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.unwind.unwinder import Unwinder
 
 _MAX_SLEEP_S = 0.1  # seconds between two calls of `should_stop`
-_MAX_STOP_WAIT_S = 0.001  # seconds of a wait for late stops, as one signal may announce several stops
+_MAX_STOP_WAIT_S = 0.001  # longest wait for the signal of a late stop: one signal may announce several stops
 _REFRESH_S = 1.0  # shortest time in s between two ticks that search for every change of the processes
-_REFRESHED_PER_S = 10  # processes that are searched in a second
+_REFRESHED_PER_S = 10  # processes that are searched for changes in a second
 _LATENESS_S = 1.0  # seconds between two messages about missed ticks
 _REAL_TIME_SHARE = 0.2  # share of one CPU that sfsample may use at real-time priority
 _MAX_HOLDERS = 32  # processes that are not recorded, and are open because they hold up recorded ones
@@ -68,7 +68,7 @@ class PtraceSampler:
         # processes that are not recorded, by pid; each with the tick of its last visit, the oldest first
         self._holders: dict[int, tuple[ProcessSampler, int]] = {}
         self._peers, self._images = KeptPeers(), recording.images or ImageCache()
-        self._start = recording.start or 0.0  # s on the clock: begin of the first interval
+        self._start = recording.start or 0.0  # begin of the first interval, in s on the clock
         self._refresh_at = self._cpu_at_start = 0.0
         now = self._clock.now()
         self._real_time = OverheadLimit(_REAL_TIME_SHARE, now, REAL_TIME_PRIORITY.used_s())
@@ -83,7 +83,7 @@ class PtraceSampler:
                options.gil)  # fmt: skip
         made_for, capturer = process.capturer
         is_same = made_for == how and isinstance(capturer, ThreadCapturer)
-        if not is_same or capturer.problems.total():  # problems count once
+        if not is_same or capturer.problems.total():  # a reused capturer would count its problems again
             unwinder = Unwinder(process.modules, steppers=options.steppers, max_frames=options.max_frames)
             if named:
                 unwinder.prepare(process.arch)
@@ -130,7 +130,7 @@ class PtraceSampler:
             holder.process.close()
         options = replace(self._options, stop=False)  # the user has not named that process
         profile = Profile(self._options.rate)  # its counts are not used
-        profile.roots = self.profile.roots  # with these, generated code is named
+        profile.roots = self.profile.roots  # shared, so that generated code gets names
         beside = self._recording._replace(options=options, profile=profile)
         return self._sampler_of(LiveProcess(pid, attach=False, image_cache=self._images), beside)
 
@@ -192,7 +192,7 @@ class PtraceSampler:
             due, missed = schedule.ticks, schedule.take(now)
             stats.ticks = schedule.ticks
             stats.late_ticks += missed
-            stats.spared_ticks += schedule.ticks - due - max(1, missed)  # this tick: taken, or missed
+            stats.spared_ticks += schedule.ticks - due - max(1, missed)  # all but the taken or missed ticks
             self._report_missed(now, missed)
             if missed:
                 continue

@@ -23,7 +23,7 @@ from sfsample.recording.sample import Sample, StackKey, ThreadKey, TickTime
 from sfsample.recording.wait_finder import FoundWait
 from sfsample.symbolize.perf_map import PerfMapFile
 
-_LONG_WAIT_NS = 1_000_000_000  # shortest wait of a worker that has nothing to do
+_LONG_WAIT_NS = 1_000_000_000  # shortest wait that shows a worker without work
 
 
 class Recorder:
@@ -60,7 +60,7 @@ class Recorder:
     def charge(self, thread: SampledThread, counters: bytes | None) -> int:
         """Note the CPU time of a thread since the last call; return it in ns."""
         ran = ran_ns(counters)
-        used = ran - thread.ran_ns if ran >= thread.ran_ns else ran  # smaller: the id belongs to a new thread
+        used = ran - thread.ran_ns if ran >= thread.ran_ns else ran  # else: a new thread has the id
         thread.ran_ns = ran
         thread.uncounted_cpu_ns += used
         self._charged_ns += used
@@ -158,7 +158,7 @@ class Recorder:
         """Read the lines that the target has appended to its perf map since the last call."""
         changed, changed_before = self._perf_map.refresh(), self._has_new_names
         self._has_new_names = changed
-        if changed or changed_before:  # replaced code has no name until the next call
+        if changed or changed_before:  # code that was just replaced gets its name one call later
             self._names += 1
             self._locations.clear()
 

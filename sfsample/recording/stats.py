@@ -11,7 +11,7 @@ from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Stack, StopReason, found_of
 from sfsample.errors import NoSuchProcess, SfsampleError, TargetError
 
-MIN_COVERAGE = 0.9  # share of the CPU time; with a smaller share, the shares of functions may be wrong
+MIN_COVERAGE = 0.9  # coverage of the CPU time; if it is lower, the shares of functions may be wrong
 _MAX_PROBLEMS = 1000  # distinct texts; any further texts are counted together
 _MAX_SHOWN_PROBLEMS = 5
 
@@ -48,7 +48,7 @@ def coverage_of(sampled_ns: int, charged_ns: int) -> float | None:
 
 
 def is_low(coverage: float | None, charged_ns: int, shown_ns: float) -> bool:
-    """Return True if CPU time is missing to an extent that shares may be wrong.
+    """Return True if so much CPU time is missing that shares may be wrong.
 
     `shown_ns`: time that all samples stand for, sleep included.
     """
@@ -133,7 +133,7 @@ class Stats:
         self.threads = 0  # threads that have samples
         self.brief_waits = 0  # samples left out, because the wait was shorter than --min-wait
         self.holders_refused = 0  # times that sfsample could not read the process of a holder
-        self.holders_changed = 0  # times that the holder was another one, or had ended, after the look at it
+        self.holders_changed = 0  # times that a holder changed or ended while sfsample captured it
         self.why_idle: tuple[str, str] | None = None  # reason why no thread could run, and a remedy
         self.subprocesses = Subprocesses()
         self.module_paths: list[tuple[str, bool]] = []  # path of each module, and whether it has SFrame

@@ -10,7 +10,7 @@ from sfsample.recording.stats import Stats, is_low
 
 _MAX_LINES = 5  # lines of one kind, unless verbose
 _MANY_LATE = 0.1  # share of the ticks; if sfsample missed more, a line names a permission that helps
-_CHANCE = 2  # standard deviations of the count of samples by timers of CPUs
+_CHANCE = 2  # standard deviations of the number of samples (timers of CPUs); a larger loss is not by chance
 _HIGH_COST = 0.03  # share of one CPU; with a higher cost, the summary names the flag that limits the cost
 _NOTABLE_SAMPLES = 5  # samples; if more were due but none was taken, a line advises a flag
 _NOTABLE_CPU_NS = 5_000_000  # CPU time; less would be printed as 0.00 s

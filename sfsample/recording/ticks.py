@@ -5,8 +5,8 @@ rate is exact, and no periodic work of the target can keep step with the ticks. 
 most two intervals apart.  The last interval may be shorter.  This module reads no clock.
 
 If ticks cost too much (`OverheadLimit`), the intervals become longer.  The tick of a longer interval is drawn
-from its first half, but at least from the first 1/rate, so the ticks are more evenly spaced.  These ticks
-cannot keep step with periodic work, either, because the intervals vary with the cost.
+from its first half (from its first 1/rate if that is longer), so the ticks are more evenly spaced.  These
+ticks cannot keep step with periodic work, either, because the intervals vary with the cost.
 
 Invariant: a tick whose interval has passed is counted as missed, and no later tick replaces it
 (tests/recording/test_ticks.py).
@@ -78,9 +78,9 @@ class Schedule:
 class OverheadLimit:
     """Limits the time that sfsample spends to `share` of the elapsed time (None: no limit).
 
-    `spent_s` was spent until `now_s`.  Unused time is saved for 0.25 s.  A burst (the first stacks) is paid
-    back for two seconds at most.  A cost is no burst if one of the two costs before was as large.  Each pause
-    pays back 1/`slowness` of the debt, so with 8 the pauses are about equal.
+    sfsample has spent `spent_s` until `now_s`.  At most 0.25 s of unused time are saved.  For a burst (the
+    first stacks), at most two seconds are paid back.  A cost is no burst if one of the two costs before was
+    as large.  Each pause pays back 1/`slowness` of the debt, so with 8 the pauses are about equal.
     """
 
     def __init__(self, share: float | None, now_s: float, spent_s: float, slowness: int = 1) -> None:

@@ -23,7 +23,7 @@ class TidHistory:
 
     def __init__(self, thread_of: Callable[[int], Thread], leader_name: Callable[[], str]) -> None:
         self._thread_of = thread_of  # function that returns the thread that has an id now
-        self._leader_name = leader_name  # function that returns the name of a thread without a known name
+        self._leader_name = leader_name  # function that returns the name for threads whose name is unknown
         self._threads: dict[int, SampledThread] = {}  # threads with a sample
         self._names: dict[int, str] = {}  # names in the kernel's records
         self._births: dict[int, int] = {}  # start times in clock ticks since boot

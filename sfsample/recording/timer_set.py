@@ -103,6 +103,6 @@ class TimerSet:
         self._used_before_ns, self._received = self._processes.cpu_ns(), 0
 
     def note(self, records: Collection[Record]) -> None:
-        """Count the samples among new records; nearly all lost records were samples."""
+        """Count the samples among new records, and all lost records, as nearly all of these were samples."""
         self._received += sum(isinstance(record, PerfSample) for record in records)
         self._received += sum(record.records for record in records if isinstance(record, Lost))

@@ -40,7 +40,7 @@ _MAX_STACKS = 10_000  # stacks in the cache of C library functions
 _MAX_FRAMES = 64  # innermost frames that are searched for C library functions
 _SEEN_IN_STACKS = (WaitKind.LOCK, WaitKind.FUTURE)  # the stack of the holder shows that it is the holder
 _NOT_YET_KNOWN = (WaitKind.MUTEX, *_SEEN_IN_STACKS)  # the holder may be known later
-_SAME_SLEEP = (0.0, 0.0)  # `asleep` of all threads, as `Blame` looks at a holder while the waiter sleeps
+_SAME_SLEEP = (0.0, 0.0)  # `asleep` of each thread: all count as asleep at one instant, see `slept_together`
 
 HolderId = tuple[int, int]  # pid and tid of the thread that has to act; tid 0: any thread of the process
 
@@ -53,7 +53,7 @@ class FoundWait(NamedTuple):
     evidence: WaitingThread | None = None
     python: PythonStack | None = None
     ends: Mapping[str, NearEnd] = {}  # other end of the pipe or socket, if it is on this machine
-    counters: bytes | None = None  # the scheduler's, as long as the thread has not run
+    counters: bytes | None = None  # scheduler counters of the thread during the wait
 
     @property
     def resource(self) -> tuple[str, int | str] | None:
@@ -64,7 +64,7 @@ class FoundWait(NamedTuple):
         return wait.kind, wait.address or wait.what
 
     def thing(self, process_key: int) -> Hashable:
-        """Return what the thread waits for, equal for all its waiters in all processes."""
+        """Return what the thread waits for, as a key that is equal for all waiters in all processes."""
         wait = self.wait
         return (process_key, wait.kind, wait.address) if wait and wait.address else self.location
 
@@ -127,14 +127,14 @@ class WaitFinder:
         return FoundWait(location, wait, waiting, captured.python, ends, counters)
 
     def _locate(self, waiting: WaitingThread, wait: Wait | None, modules: Sequence[Module]) -> Location:
-        """Return the frame of a wait; its address leads to the name of a lock in a global variable."""
+        """Return a wait's frame; for a lock in a global variable, with the address that leads to its name."""
         place = wait_place(waiting, wait, details=self._details)
         may_have_name = wait is not None and wait.kind is not WaitKind.GIL and not self._details
         address = wait.address if wait is not None and may_have_name else 0
         return _location(place, module_of(modules, address) if address else None, address)
 
     def parked_goroutines(self) -> list[tuple[Places, float]]:
-        """Return the different stacks of parked goroutines, with their numbers; not those of the runtime."""
+        """Return the stacks of parked goroutines with their numbers; leave out goroutines of the runtime."""
         goroutines, scale = self._capturer.go.parked()
         find, numbers = self._process.modules.find, Counter[Places]()
         for goroutine in goroutines:
@@ -157,7 +157,7 @@ class WaitFinder:
         """Return the holder without which a waiting thread cannot go on now; None: unknown, or there is none.
 
         The owner in the memory of a lock always counts; other evidence only if the thread still waits.  If
-        its own process has the other end of a pipe or socket, too, a handler of a signal may have to act.
+        its process also has the other end of the pipe, the holder is unknown: a signal handler may act.
         """
         if found.evidence is None or found.wait is None:
             return None

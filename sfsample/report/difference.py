@@ -3,8 +3,8 @@
 docs/diff.md explains the arithmetic.  Counts are compared, not percentages, because the error of a count is
 known (about its square root).  The more functions are compared, the larger a change must be to count.  If
 other times of the same service are known ("ordinary times"), a change must also exceed the differences
-between ordinary times (report/noise.py).  The total CPU time is measured, so it has no error of a count, and
-is compared with ordinary times only.  Each report is first reduced to a small `Side`.
+between ordinary times (report/noise.py).  The total CPU time is measured, not counted, so it is compared
+with ordinary times only.  Each report is first reduced to a small `Side`.
 
 Invariant: verdicts and intervals are not wrong more often than stated (tests/report/test_difference.py).
 """

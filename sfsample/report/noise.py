@@ -1,8 +1,8 @@
 """Decides whether two periods of time differ more than two ordinary periods do.
 
 An ordinary difference is the difference between two other periods of the same service, as long and as far
-apart as the compared periods.  (Differences between single slices would be too small as a measure, because
-load and phases last for minutes or hours.)
+apart as the compared periods.  (Differences between single slices would be too small, because the load and
+the phases of a service last for minutes or hours.)
 
 The difference of a function is the logarithm of the ratio of its shares.  This difference is divided by the
 root mean square of n ordinary differences.  If nothing has changed, the quotient has Student's t distribution

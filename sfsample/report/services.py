@@ -26,7 +26,7 @@ def by_service(report: Report, profile: Profile) -> list[tuple[str, Report]]:
 
 
 def with_service(report: Report, service: str, profile: Profile) -> Report:
-    """Return the report; its label service.name, if any, gets the value of --label, else `service`."""
+    """Return the report; if it has a label service.name, the new value is that of --label, or `service`."""
     labels, name = report.labels or {}, clean_name(profile.labels.get(_NAME) or service)
     return report._replace(labels=labels | {_NAME: name}) if _NAME in labels else report
 

@@ -58,7 +58,7 @@ class ReportStats:
 
     @property
     def most_waiters(self) -> Counter[str]:
-        """The most threads that waited for a lock at one tick, by the name of the lock."""
+        """For the name of each lock: the largest number of threads that waited for the lock at one tick."""
         value = self.document.get("most_waiters")
         by_process = ReportStats(value if isinstance(value, dict) else {})
         return reduce(or_, (Counter(by_process.numbers(pid)) for pid in by_process.document), Counter())

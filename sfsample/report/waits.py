@@ -70,7 +70,7 @@ def fold_idle(report: Report) -> tuple[Report, dict[str, int]]:
 
 
 def _groups(report: Report) -> dict[int, _Group]:
-    """Return the group of each thread, by its index."""
+    """Return the group of each thread, by the index of the thread."""
     found: dict[int, _Group] = {}
     for stack in sorted(report.stacks, key=lambda stack: stack.weights[0]):  # the widest stack comes last
         thread, first = report.threads[stack.thread], _function([report.frames[at] for at in stack.frames])
@@ -105,7 +105,7 @@ _Holders = defaultdict[str, Counter[str]]  # ns by holder, and by the wait of th
 def lock_name(frames: Sequence[NamedFrame]) -> str | None:
     """Return the name of what a thread waits for, as in the table; None: the table leaves out the wait.
 
-    `frames` begins with the outermost frame.  Without a name, the function that waits is part of the answer.
+    `frames` begins with the outermost frame.  If the text names no object, the function that waits is added.
     """
     at = next((at for at, frame in enumerate(frames) if frame.kind == "w"), None)
     if at is None or frames[at].found == "idle":
@@ -116,7 +116,7 @@ def lock_name(frames: Sequence[NamedFrame]) -> str | None:
 
 
 def lock_lines(report: Report, limit: int) -> Iterator[str]:
-    """Yield a line for each wait for threads, and for other waits with a known holder, the longest first."""
+    """Yield a line for each thing that threads wait for, if `lock_name` names it, the longest wait first."""
     totals, holders = Counter[str](), defaultdict[str, _Holders](lambda: defaultdict(Counter))
     for stack, ns in zip(report.stacks, report.column(WALL), strict=True):
         frames = [report.frames[at] for at in reversed(stack.frames)]

@@ -92,7 +92,7 @@ def check_numbers(report: Report) -> None:
         numbers += map(sum, (report.timeline.samples, report.timeline.wall_ns, report.timeline.cpu_ns))
     if max(numbers) > _MAX_NUMBER:
         raise BadInput(f"a sum or a time of {max(numbers)}: more than 2**63 - 1")
-    if report.rate_hz is not None and not 1e-9 <= report.rate_hz <= 1e9:  # 1 to 2**63 ns
+    if report.rate_hz is not None and not 1e-9 <= report.rate_hz <= 1e9:  # period: 1 to 2**63 ns
         raise BadInput(f"a rate of {report.rate_hz:g} per second: not in 1e-9 to 1e9")
 
 
