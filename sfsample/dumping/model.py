@@ -175,7 +175,7 @@ class ProcessDump(NamedTuple):
     others: tuple[tuple[int, str], ...] = ()  # pid and name of other processes that sentences name
     stop_signal: int = 0  # number of the signal that stopped the process; 0: unknown, or not stopped
     tracer: tuple[int, str] | None = None  # pid and name of the process that traces this one
-    ran: tuple[int, ...] | None = None  # threads that ran on at the common instant; None: not --consistent
+    ran: tuple[int, ...] | None = None  # sleeping threads that ran during the capture; None: not --consistent
     followed: bool = False  # True: the user did not name the process, but a named process waits for it
     goroutines: tuple[GoroutineGroup, ...] = ()  # largest group first
     go: GoFacts = GoFacts()

@@ -25,7 +25,7 @@ class DumpOptions:
     stop: bool = True  # True: sfsample may stop running threads
     consistent: bool = False  # True: capture all threads at one instant
     python: PythonView = PythonView.AUTO
-    connections: int = 5  # connections of an event loop that are listed
+    connections: int = 5  # how many connections of an event loop are listed
     locals: bool = False  # True: read arguments and local variables of Python frames
 
     def __post_init__(self) -> None:
