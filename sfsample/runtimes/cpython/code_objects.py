@@ -6,7 +6,7 @@ only if the header is the same as in the pause.  The header has type, size, vers
 
 A freed code object keeps its header until its memory is reused, but its strings may already be gone.  So
 sfsample prefers the strings that it copied in the pause.  For a string that sfsample reads later, the
-reference count must prove that the code object was not freed.  A freed code object has a name, but no lines.
+reference count must prove that the code object was not freed.  The frame of a freed code object has no line.
 
 Every address comes from the target's memory.  If no code object seems to be there, the frame has no name.
 
@@ -89,7 +89,7 @@ class CodeObjects:
     def __init__(self, layout: Layout, read: ReadMany) -> None:
         self._layout, self._read = layout, read
         self._known: dict[int, Code] = {}
-        self._known_bytes = 0  # bytes of their location tables
+        self._known_bytes = 0  # bytes of the location tables in `_known`
         # pauses that showed the same code object, by address; _SEVERAL: pauses showed several code objects
         self._proofs: Counter[int] = Counter()
         self._needed = _PROOFS_WITHOUT_VERSION if layout.code_version is None else 1

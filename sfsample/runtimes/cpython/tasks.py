@@ -1,6 +1,6 @@
 """Lists the asyncio tasks of a thread that runs an event loop, with their coroutines and their waits.
 
-From 3.14 on the interpreter keeps a list of tasks for each thread, and a table of offsets for it.  Before
+From 3.14 on the interpreter keeps a list of tasks for each thread; `asyncio` has a table of offsets.  Before
 3.14 all tasks are in a WeakSet of the module `asyncio.tasks`; the frame of the loop leads to this module.
 sfsample lists only tasks of the C implementation, which is the default.  An asyncio.Lock does not note its
 owner.  If only one task is inside an `async with` of the Lock, this task is the owner.

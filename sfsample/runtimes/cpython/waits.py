@@ -214,7 +214,7 @@ class ThreadReader:
         return is_lock and (sync == futex or parked == address + _SYNC)
 
     def _owner_of(self, lock: int) -> int:
-        """Return the thread that holds an RLock; 0: unknown, or this Python has an unknown RLock."""
+        """Return the thread that holds an RLock; 0: unknown, or the fields of the RLock are impossible."""
         ident, count = self._objects.words(lock + _OWNER, 2) or (0, 0)
         if 0 < ident < _MIN_IDENT or count >= _MAX_COUNT:
             self._objects.odd["RLock"] = None
@@ -254,7 +254,7 @@ class ThreadReader:
         return None
 
     def _pool(self, worker: PythonFrame) -> Pool:
-        """Return the pool of a worker, by the worker's outermost frame."""
+        """Return the pool of a worker, by the frame of its function `_worker`."""
         objects = self._objects
         queue = objects.local(worker, "work_queue")
         executor = objects.word(objects.local(worker, "executor_reference") + _REFERRED)
