@@ -18,7 +18,7 @@ class DumpOptions:
 
     looks: int = 2  # captures of each thread; two captures show which threads run
     interval: float = 0.05  # seconds between two looks
-    timeout: float = 10.0  # seconds, after which the dump ends incomplete
+    timeout: float = 10.0  # seconds after which the dump ends, even if it is incomplete
     max_frames: int = MAX_FRAMES
     stack_bytes: int = DEFAULT_STACK_BYTES
     steppers: "Sequence[str | Stepper]" = DEFAULT_ORDER

@@ -73,7 +73,7 @@ class DwarfLines:
         try:
             from symbolic.symcache import SymCache
 
-            return SymCache.from_bytes(_view(self._converted(image)))  # object that keeps the view alive
+            return SymCache.from_bytes(_view(self._converted(image)))  # this object keeps the view alive
         except ImportError:
             self.problems.append(f"{image.name}: no lines: they need pip install 'sfsample[lines]'")
             return None

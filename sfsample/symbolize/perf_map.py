@@ -48,7 +48,7 @@ class PerfMap:
         self._starts = array("Q", map(starts.__getitem__, order))
         self._ends = array("Q", map(ends.__getitem__, order))
         self._names = array("Q", map(names.__getitem__, order))  # offsets in the data
-        self._max_ends = array("Q", accumulate(self._ends, max))  # greatest end up to each function
+        self._max_ends = array("Q", accumulate(self._ends, max))  # greatest end of the functions so far
 
     def find(self, address: int) -> Symbol | None:
         """Return the last function in the file that covers an address, or None."""

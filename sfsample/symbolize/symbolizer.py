@@ -133,7 +133,7 @@ class Symbolizer:
 
     def _lock_variable(self, location: Location) -> str | None:
         """Return the variable with the lock of a wait; in a large array of locks, without the offset."""
-        from sfsample.symbolize.variables import variable_at  # most recordings have no such wait
+        from sfsample.symbolize.variables import variable_at  # seldom needed, so imported here
 
         module = location.module
         if module is None:

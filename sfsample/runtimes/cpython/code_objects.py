@@ -124,7 +124,7 @@ class CodeObjects:
             return headers
         texts = (word_in(header, layout.qualname - layout.type) for header in headers)  # 0: no name
         names = read([(text + layout.string_length, _NAME_BYTES) if text else (0, 1) for text in texts])
-        # The key has zero for `co_warmup`, a counter, and ends with the last character of the name.
+        # In the key, `co_warmup` (a counter) is zero.  The key ends with the last character of the name.
         return [None if header is None or name is None
                 else header[:_WARMUP] + bytes(4) + header[_WARMUP + 4 :] + name[: _NAME_HEAD + word_in(name)]
                 for header, name in zip(headers, names, strict=True)]  # fmt: skip

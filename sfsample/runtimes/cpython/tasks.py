@@ -146,7 +146,7 @@ class TaskReader:
         rows = [*chain.from_iterable(runs)]
         loop = next(frames_in(rows, "asyncio/base_events.py", "BaseEventLoop._run_once"), None)
         loop = loop or next(frames_in(rows, "asyncio/runners.py", "Runner.run"), None)  # with uvloop
-        # other code that can run an event loop, in a frame that has called C code
+        # else a frame that has called C code, and whose code has the name of a method that runs a loop
         outer = (f for (_, f), *_ in runs if not _LOOP_METHODS.isdisjoint(self._objects.names(f)))
         return loop or next(outer, None)
 

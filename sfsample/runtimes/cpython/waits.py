@@ -122,7 +122,7 @@ class ThreadReader:
         wait = self._wait(rows, futex) if futex and rows else None
         calls = frames_in(rows, "futures/thread.py", "_WorkItem.run")
         items = (objects.local(call, "self") for call in calls)
-        by_hand = bool(rows) and objects.calls(rows[0][1], "acquire")  # acquire() instead of `with`
+        by_hand = bool(rows) and objects.calls(rows[0][1], "acquire")  # True: the frame calls acquire()
         return PythonFacts(
             wait, tuple(objects.attribute(item, "future") for item in items),
             entered=entered(objects, rows[:_MAX_FRAMES], int(by_hand), wait.address if wait else 0),
