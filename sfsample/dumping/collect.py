@@ -54,7 +54,7 @@ _MAX_ATTEMPTS = 3  # attempts to read facts and stack while the thread does not 
 _MAX_REST_NS = 5_000_000  # longest wait in ns until a thread that seldom runs sleeps again
 _MAX_RESTS_NS = 100_000_000  # limit in ns for the sum of these waits in one look
 _MAX_FRAME_BYTES = 4096  # largest size of a Python frame with its variables
-_MAX_GO_FILES = 256  # descriptors to look up, of files for which goroutines wait
+_MAX_GO_FILES = 256  # largest number of descriptors to look up for waiting goroutines
 _MAX_FACTS_S = 0.5  # time in seconds to read the kernel's facts of threads that were not captured
 
 
@@ -105,7 +105,7 @@ class Dumper:
             self.process.release()
 
     def _look_at_goroutines(self) -> None:
-        """Read all goroutines at the first look; later, find the goroutines with locks that have not run."""
+        """Read all goroutines at the first look; at later looks, find which of `_with_locks` have not run."""
         reader = self._capturer.go.reader
         if reader is not None:
             self._go = self._go._replace(unmoved=reader.unmoved(self._with_locks))
@@ -163,7 +163,7 @@ class Dumper:
         if thread is not None:
             self._threads[tid] = thread
         del self._to_collect[tid]
-        self.process.running_capture.release_pending()  # else a thread that stopped late would be held
+        self.process.running_capture.release_pending()  # threads that stopped too late for their capture
 
     def _collect(self, tid: int, stat: Stat) -> ThreadDump | None:
         files = self.process.proc.thread(tid)
@@ -215,7 +215,7 @@ class Dumper:
             return None
         looks = (*known.looks, *thread.looks)
         still = known.state == thread.state != "R" and is_same_place(known.stack, thread.stack)
-        # the thread ran because sfsample had stopped it: the first facts are valid
+        # the thread ran only because sfsample had stopped it, so the facts of the earlier look are valid
         is_disturbed = known.capture is Capture.STOPPED and still
         return (known if is_disturbed else thread)._replace(looks=looks)
 
@@ -256,7 +256,7 @@ class Dumper:
         return python if python.startswith(name) or (python and name == self._process_name) else name
 
     def _python_facts(self, thread: ThreadDump, stack: PythonStack) -> PythonFacts:
-        """Return facts from objects in a thread's frames; none, if the thread has run since its capture."""
+        """Return facts from objects in a thread's frames; only locals, if it has run since its capture."""
         reader, facts, call = self._reader(), PythonFacts(), thread.call
         if reader is None:
             return facts

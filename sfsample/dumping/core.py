@@ -12,8 +12,8 @@ from sfsample.process.core_process import CoreProcess, open_core
 from sfsample.process.core_threads import CorePython, core_call, own_tid
 from sfsample.unwind.unwinder import Unwinder
 
-_BYTES_PER_FRAME = 320  # bytes of the file that a frame needs, because many threads may claim one stack
-_MIN_FRAMES = 8  # least number of frames to count for a thread
+_BYTES_PER_FRAME = 320  # a file needs so many bytes for each frame: damaged threads may all claim one stack
+_MIN_FRAMES = 8  # a thread with fewer frames counts as 8 frames
 
 
 def dump_core(

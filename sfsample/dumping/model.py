@@ -170,12 +170,12 @@ class ProcessDump(NamedTuple):
     threads: tuple[ThreadDump, ...]
     problems: tuple[str, ...]  # sentences about facts that could not be read
     children: tuple[tuple[int, str], ...] = ()  # pid and name of each child
-    locks: tuple[FileLock, ...] = ()  # locks of files that the process holds or waits for
+    locks: tuple[FileLock, ...] = ()  # all file locks of /proc/locks for which a process waits
     peers: tuple[PeerProcess, ...] = ()  # processes at the other ends of its pipes and sockets
     others: tuple[tuple[int, str], ...] = ()  # pid and name of other processes that sentences name
     stop_signal: int = 0  # number of the signal that stopped the process; 0: unknown, or not stopped
     tracer: tuple[int, str] | None = None  # pid and name of the process that traces this one
-    ran: tuple[int, ...] | None = None  # threads that ran on at the common instant; None: not --consistent
+    ran: tuple[int, ...] | None = None  # sleeping threads that ran during the capture; None: not --consistent
     followed: bool = False  # True: the user did not name the process, but a named process waits for it
     goroutines: tuple[GoroutineGroup, ...] = ()  # largest group first
     go: GoFacts = GoFacts()

@@ -18,14 +18,14 @@ class DumpOptions:
 
     looks: int = 2  # captures of each thread; two captures show which threads run
     interval: float = 0.05  # seconds between two looks
-    timeout: float = 10.0  # seconds, after which the dump ends incomplete
+    timeout: float = 10.0  # seconds after which the dump ends, even if it is incomplete
     max_frames: int = MAX_FRAMES
     stack_bytes: int = DEFAULT_STACK_BYTES
     steppers: "Sequence[str | Stepper]" = DEFAULT_ORDER
     stop: bool = True  # True: sfsample may stop running threads
     consistent: bool = False  # True: capture all threads at one instant
     python: PythonView = PythonView.AUTO
-    connections: int = 5  # connections of an event loop that are listed
+    connections: int = 5  # how many connections of an event loop are listed
     locals: bool = False  # True: read arguments and local variables of Python frames
 
     def __post_init__(self) -> None:

@@ -40,7 +40,7 @@ Meanwhile = Callable[[list[ProcessDump]], object]
 Dumps = tuple[list[ProcessDump], list[SfsampleError]]
 _T = TypeVar("_T")
 
-_MAX_FOLLOWED = 8  # descendants to capture, for which a process waits
+_MAX_FOLLOWED = 8  # largest number of awaited descendants to capture
 _MAX_SLEEP_S = 0.05  # seconds between two calls of `should_stop`
 
 
@@ -121,7 +121,7 @@ class _Run:
         for number in range(self._how.looks):
             rested_s = time.monotonic() + self._how.interval  # the wait includes `meanwhile`
             if number == 1:
-                with suppress(TargetError, NoReturn):  # looks will fail again; `meanwhile` costs only names
+                with suppress(TargetError, NoReturn):  # the next look fails, too, and reports why
                     self._step(lambda _: meanwhile([dumper.result() for dumper in self._dumpers.values()]))
             if number and not self._rest(rested_s):
                 break
@@ -143,7 +143,7 @@ class _Run:
         named = tuple(self._dumpers)
         for pid in (chain := list(named)):
             found = set[int]()
-            with suppress(TargetError, NoReturn):  # the result of this process fails again, and is reported
+            with suppress(TargetError, NoReturn):  # `_result` fails, too, and reports why
                 found = self._step(self._dumpers[pid].awaited)
             for awaited in sorted(found - self._dumpers.keys()):
                 if len(self._followed) < _MAX_FOLLOWED and _descends(awaited, named):
@@ -206,7 +206,7 @@ def _open(pid: int, how: DumpOptions, image_cache: ImageCache, _stop: object) ->
     """Open a process, even if a debugger traces it: sfsample can read it, and the debugger may detach."""
     try:
         process = LiveProcess(pid, how.stack_bytes, attach=how.stop, image_cache=image_cache)
-    except AlreadyTraced:  # (the next attempt also fails if the process is set aside)
+    except AlreadyTraced:  # raised again below if the process is set aside (`process.stuck`)
         process = LiveProcess(pid, how.stack_bytes, attach=False, image_cache=image_cache)
     unwinder = Unwinder(process.modules, steppers=how.steppers, max_frames=how.max_frames)
     consistent = how.consistent and how.stop

@@ -184,7 +184,7 @@ def _without_wrappers(rows: Iterable[FrameRow]) -> Iterator[FrameRow]:
 
 
 def _is_of_go_runtime(names: Sequence[NamedFrame]) -> bool:
-    """Return True if all functions are of Go's runtime: the goroutine's state says the same."""
+    """Return True if all functions are of Go's runtime; such frames only repeat the goroutine's state."""
     return all((name.function or "").startswith("runtime.") for name in names)
 
 

@@ -73,7 +73,7 @@ class DwarfLines:
         try:
             from symbolic.symcache import SymCache
 
-            return SymCache.from_bytes(_view(self._converted(image)))  # object that keeps the view alive
+            return SymCache.from_bytes(_view(self._converted(image)))  # this object keeps the view alive
         except ImportError:
             self.problems.append(f"{image.name}: no lines: they need pip install 'sfsample[lines]'")
             return None
@@ -116,7 +116,7 @@ def _view(data: bytes) -> Any:  # noqa: ANN401 - the library has no types
 
 
 def split_dwarf_problem(image: ElfImage) -> str:
-    """Return a text if skeleton units (not compressed) say that lines are in other files, else ""."""
+    """Return a text if uncompressed strings name `.dwo` files, which have some of the lines; else ""."""
     strings = image.section(".debug_str") if image.section(".debug_addr") else None
     if strings is None or strings.flags & SHF_COMPRESSED:
         return ""

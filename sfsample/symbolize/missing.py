@@ -18,7 +18,7 @@ _DEBIAN = ("debian", "ubuntu")
 _REDHAT = ("fedora", "rhel", "centos")
 _SYSTEM_PATHS = ("/usr/", "/lib", "/bin/", "/sbin/")
 _MAX_OS_RELEASE_BYTES = 1 << 16
-# ends of the reasons that no file, flag or restart removes
+# ends of reasons against which no file, flag or restart helps
 _FINAL = ("its symbol table has no function there", "and its file closed", "does not list")
 _PERF_MAP_HINT = (
     "start node with --perf-basic-prof, python with -X perf, "
@@ -47,7 +47,7 @@ class MissingName(NamedTuple):
 def module_without_name(
     module: Module, why: str, process_roots: Mapping[int, ProcessRoot], places: int
 ) -> MissingName:
-    """Return the reason `why` places in a module have no name, with a hint if debug symbols would help."""
+    """Return how many `places` of a module have no name, and `why`; with a hint if debug symbols help."""
     hint = _hint(module.path, process_roots.values()) if why.startswith("stripped") else ""
     return MissingName(module.path, places, why, hint)
 

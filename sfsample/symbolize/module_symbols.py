@@ -102,7 +102,7 @@ class ModuleSymbols:
 
     @cached_property
     def _function_starts(self) -> list[int]:
-        from sfsample.formats.machine_code.functions import find_function_starts  # rare case
+        from sfsample.formats.machine_code.functions import find_function_starts  # seldom needed
 
         return find_function_starts(self._image)
 

@@ -31,7 +31,7 @@ _MAX_OUTER = 256  # earlier functions that a look-up tries
 _ADDRESS_END = 1 << 64
 _PAUSE_PER_READ_TIME = 10  # ratio of the pause after a read to the time that the read took
 _MAX_NAME_BYTES = 10_000
-_STDIO_BYTES = 4096  # bytes of a stdio buffer; a file of a multiple of this size may end within a line
+_STDIO_BYTES = 4096  # bytes of a stdio buffer; a file whose size is a multiple may end within a line
 _TAIL_BYTES = 256  # bytes before the end of a read; if they differ at the next read, the file was rewritten
 _BLANKS = rb"[ \t]"
 _NUMBER = rb"(?:0[xX])?([0-9a-fA-F]{1,16})"
@@ -48,7 +48,7 @@ class PerfMap:
         self._starts = array("Q", map(starts.__getitem__, order))
         self._ends = array("Q", map(ends.__getitem__, order))
         self._names = array("Q", map(names.__getitem__, order))  # offsets in the data
-        self._max_ends = array("Q", accumulate(self._ends, max))  # greatest end up to each function
+        self._max_ends = array("Q", accumulate(self._ends, max))  # greatest end of the functions so far
 
     def find(self, address: int) -> Symbol | None:
         """Return the last function in the file that covers an address, or None."""
@@ -96,7 +96,7 @@ class PerfMapFile:
     def __init__(self, process_root: ProcessRoot | None, clock: Callable[[], float] = time.monotonic) -> None:
         """`process_root`: None if the process is not on this machine."""
         self._process_root, self._clock = process_root, clock
-        self._parts: list[PerfMap] = []  # parts of the file, in file order, of complete lines
+        self._parts: list[PerfMap] = []  # parts of the file, each of complete lines, in file order
         self._newest = PerfMap(b"")  # functions that the last refresh has added
         self._version: tuple[int, ...] = ()  # inode, size and mtime of the file that was read
         self._end = 0  # offset after the last complete line that was read
@@ -206,7 +206,7 @@ class PerfMaps:
 
 
 def _read_end(file: BinaryIO, at: int, size: int) -> bytes:
-    """Return the bytes from `at` on; of too many, the last lines.  Raises OSError or MemoryError."""
+    """Return the bytes from `at` on; if too many, only the last lines.  Raises OSError or MemoryError."""
     begin = max(at, size - _MAX_FILE_BYTES)
     file.seek(begin)
     data = file.read(size - begin)

@@ -1,4 +1,4 @@
-"""Spells a symbol as the user wants to see it: demangled or raw, with or without clones and arguments.
+"""Spells a symbol as the user wants to see it: demangled or raw, with or without suffixes and arguments.
 
 C++ (Itanium ABI) and Rust (v0 and legacy) are demangled.  `named_frame.clean_name` cleans the text later.
 

@@ -32,7 +32,7 @@ _SYM_SIZE = 24
 _STT_NOTYPE, _STT_OBJECT, _STT_FUNC, _STT_GNU_IFUNC = 0, 1, 2, 10
 _STB_LOCAL = 0
 _SHN_LORESERVE, _SHN_XINDEX = 0xFF00, 0xFFFF  # numbers from LORESERVE on are no sections, except XINDEX
-# index: st_info; 1: the symbol has the type, else 0
+# the byte at index `st_info` is 1 if the symbol has the type, else 0
 FUNCTIONS = bytes(info & 15 in (_STT_FUNC, _STT_GNU_IFUNC) for info in range(256))
 OBJECTS = bytes(info & 15 == _STT_OBJECT for info in range(256))
 _LABELS = bytes(info & 15 == _STT_NOTYPE for info in range(256))

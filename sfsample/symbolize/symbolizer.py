@@ -28,7 +28,7 @@ from sfsample.symbolize.symbol_table import Symbol, SymbolTables
 # CPU time for the names of modules.  A hostile program can make the look-up long, although each step has a
 # limit.  All names of a usual program take less than a second, 1 GB of DWARF takes 10 s.
 _MAX_CPU_S = 300
-_MAX_OFFSET = 1024  # bytes from the start of a variable; a larger offset is not in the name of a lock
+_MAX_OFFSET = 1024  # bytes from the start of a variable; the name of a lock has no larger offset
 
 
 class Symbolizer:
@@ -64,7 +64,7 @@ class Symbolizer:
         """Return the functions at a location, at least one; the innermost inlined function comes first."""
         module = location.module
         first = module and self._first_module.setdefault(module.tables, module)
-        key = location._replace(module=first, found="")  # location without the label of its frame
+        key = location._replace(module=first, found="")  # `found` has no influence on the name
         if key not in self._frames:
             self._frames[key] = self._name_frames(key)
         path, build_id = (clean_name(module.path), module.build_id) if module else (None, None)
@@ -133,7 +133,7 @@ class Symbolizer:
 
     def _lock_variable(self, location: Location) -> str | None:
         """Return the variable with the lock of a wait; in a large array of locks, without the offset."""
-        from sfsample.symbolize.variables import variable_at  # most recordings have no such wait
+        from sfsample.symbolize.variables import variable_at  # seldom needed, so imported here
 
         module = location.module
         if module is None:

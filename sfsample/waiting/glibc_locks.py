@@ -22,7 +22,7 @@ _COMMAND_MASK, _WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2 = 127, 0, 6, 9, 13  # FU
 _OWNER_MASK, _WAITERS = 0x3FFFFFFF, 0x80000000  # FUTEX_TID_MASK, FUTEX_WAITERS
 _CONTENDED = 2  # value of the futex word of a mutex with waiters
 _ROBUST = 16  # PTHREAD_MUTEX_ROBUST_NORMAL_NP
-_KIND_END = 0x200  # number above every __kind: the type, and bits for robust, inheriting, shared, elided
+_KIND_END = 0x200  # every __kind is smaller: the type, and bits for robust, inheriting, shared, elided
 # -32: bytes from the list entry of a robust mutex to its futex word, see set_robust_list(2)
 _FUTEX_OFFSET = (1 << 64) - 32
 _MAX_WAITERS = 1 << 20  # waiters; a larger count is not believed
@@ -203,7 +203,7 @@ def _semaphore(futex: _Futex, sleepers: int | None = None) -> Lock | None:
     """Check both halves of a 64-bit word: the value, on which threads sleep, and the number of waiters.
 
     In a C library without symbols, the only evidence is that the number of waiters equals `sleepers`, the
-    number of threads seen asleep on the value.  None: a function on the stack is the evidence.
+    number of threads seen asleep on the value.  `sleepers` None: a function on the stack is the evidence.
     """
     waiters_at = futex.word + (4 if futex.memory.byteorder == "little" else -4)
     value, waiters = futex.u32(futex.word), futex.u32(waiters_at)

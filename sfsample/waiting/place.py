@@ -70,7 +70,7 @@ def _of_call(call: DecodedSyscall, kind: WaitKind | None, wchan: str) -> tuple[s
     descriptor, name = _only_descriptor(call), call.name or "?"
     if kind is WaitKind.NAME_RESOLUTION:
         return "DNS server", WaitClass.NETWORK
-    if descriptor is None and kind is WaitKind.KERNEL and call.refers_to:  # path of a file
+    if descriptor is None and kind is WaitKind.KERNEL and call.refers_to:  # a call with a path
         return f"disk: {name}", WaitClass.DISK
     if descriptor is None:
         return name, WaitClass.EVENT if kind is WaitKind.EVENTS else WaitClass.OTHER

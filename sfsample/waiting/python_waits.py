@@ -38,7 +38,7 @@ def thread_to_act(
     if wait.kind is WaitKind.FUTURE:
         runners = [other for other in threads if wait.address in other.facts.runs]
         return _one_of(thread, runners, "", "") if runners else _next_worker(thread, wait, threads)
-    # if no thread ran, the list of Python's threads was read completely
+    # if no thread ran, the list of Python's threads, in which the owner is missing, is complete
     is_certain = wait.owner == NO_THREAD and _all_slept(*threads)
     return tids.get(wait.owner), ("another process holds it" if is_shared else _LOST) * is_certain
 
@@ -55,8 +55,8 @@ def _next_worker(
 ) -> tuple[int | None, str]:
     """Return the tid of a worker that has to end its call before a queued call begins, and a note.
 
-    The executor has one worker, or all workers wait for queued calls.  If a worker is unknown, the answer is
-    None, because the unknown worker may begin the call soon.
+    The tid is known if the executor has one worker, or if all workers wait for queued calls.  If sfsample
+    does not see a worker, the tid is None, because this worker may begin the call soon.
     """
     pools = (other.facts.pool for other in threads)
     pool = next((pool for pool in pools if pool and wait.address in pool.pending), None)

@@ -51,7 +51,7 @@ class WaitContext(NamedTuple):
 def slept_together(spans: Sequence[tuple[float, float] | None]) -> bool:
     """Return True if all threads slept at one instant; `spans` has the `asleep` of each thread.
 
-    A dump looks at one thread after the other.  Two threads that take turns may look like a deadlock.
+    A dump captures threads one after the other.  Two threads that take turns may seem to be in a deadlock.
     """
     sleeps = [span for span in spans if span is not None]
     return bool(sleeps) and len(sleeps) == len(spans) and max(sleeps)[0] <= min(end for _, end in sleeps)

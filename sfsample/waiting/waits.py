@@ -178,7 +178,7 @@ def _file_lock(call: DecodedSyscall, context: WaitContext) -> Wait | None:
 
 
 def _time_left(thread: WaitingThread, call: DecodedSyscall) -> str:
-    """Return the length of a sleep as text.  Without `left_s`, the sleep began when the thread last ran."""
+    """Return the rest of a sleep as text.  If `left_s` is None, the sleep began when the thread last ran."""
     asked, left = call.timeout_s, call.left_s
     if left is None and asked is not None and thread.idle_s is not None:
         left = max(0.0, asked - thread.idle_s)
@@ -257,7 +257,7 @@ def _with_peers(wait: Wait, descriptor: Descriptor, context: WaitContext) -> Wai
 
 
 def _peers(descriptor: Descriptor, context: WaitContext, mode: str, *, own: bool = False) -> tuple[int, ...]:
-    """Return the pids of other processes with the other end open in `mode`; `own`: this process's pid."""
+    """Return the pids of other processes with the other end open in `mode`; if `own`, only this process."""
     peers = (p for p in context.peers if p.near.inode == descriptor.inode and mode in p.mode)
     return tuple(dict.fromkeys(peer.pid for peer in peers if (peer.pid == context.pid) is own))
 

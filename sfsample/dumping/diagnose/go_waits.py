@@ -1,9 +1,9 @@
 """Says what each goroutine waits for, which goroutines can end the wait, and which waits are findings.
 
-Go notes no owner of a lock.  sfsample knows which goroutines have a pending deferred Unlock, how many readers
-an RWMutex has, and how many Done calls a WaitGroup lacks.  So sfsample names no holder, and no goroutine that
-should send to a channel.  A finding is a "DEADLOCK" only if each goroutine of a ring waits for a lock that
-only the next goroutine has deferred to unlock, and no goroutine of the ring has run between two looks.
+Go notes no owner of a lock.  So sfsample names no holder, and no goroutine that should send to a channel.
+sfsample knows only which goroutines have a pending deferred Unlock, how many readers an RWMutex has, and how
+many Done calls a WaitGroup lacks.  A finding is a "DEADLOCK" only if each goroutine of a ring waits for a
+lock that only the next goroutine has deferred to unlock, and none of the ring has run between two looks.
 
 Source: Go, src/sync (Mutex: state, sema; RWMutex: w, writerSem, readerSem, readerCount, readerWait;
 WaitGroup: state, sema; Once: done, m), src/runtime/chan.go (hchan); unchanged from Go 1.19 to 1.27.
@@ -37,7 +37,7 @@ _FOREVER = {"chan receive (nil chan)": "receive from a nil channel",
 # offset of a field from the address of a channel or of a semaphore
 _QUEUED, _CAPACITY = 0, 8  # channel
 _MUTEX_STATE = -4  # bit 0: locked
-_MISSING = -4  # WaitGroup: Done calls
+_MISSING = -4  # WaitGroup: number of missing Done calls
 _READERS_OF_WRITER = 12  # RWMutex.readerWait, from writerSem
 _MAX_NAMED = 5  # goroutines or channels that a sentence names
 _MAX_STATES = 6  # states in a sentence
@@ -97,7 +97,7 @@ class GoWaits:
         self._dump = dump
         self._channels = cache(self._wait_for_channels)  # 100,000 goroutines may wait for one channel
         self._waiters: dict[int, set[int]] = {}  # ids by address of a channel or a semaphore
-        self._releasers: dict[tuple[int, str], set[int]] = {}  # ids by lock and call
+        self._releasers: dict[tuple[int, str], set[int]] = {}  # ids by address of a lock, and releasing call
         for group in dump.goroutines:
             may_hold = not any(name.function == _COND_WAIT for name in group.functions)
             for member in group.members:
@@ -262,7 +262,7 @@ class GoVerdict:
         is_certain = self._unmoved is not None and self._unmoved.issuperset(ring)
         lines = tuple(map(self._sentence, ring))
         if len(ring) == 1:
-            # a mutex may have another holder, after an explicit Unlock; a Once has no explicit Unlock
+            # after an explicit Unlock, another goroutine may hold the mutex; a Once has no explicit Unlock
             is_certain = is_certain and self._waits[ring[0]].kind == "once"
             text, lines = lines[0], ()
         else:

@@ -21,7 +21,7 @@ _PYTHON_LIBRARIES = (*C_LIBRARIES, "python", "libpython")
 _LIBRARY = re.compile(r"^<frozen |/lib(64)?/python3(\.\d+t?/(?!(site|dist)-packages/)|\d+\.zip)")
 _INSTALLED = re.compile(r"/(site|dist)-packages/|/bin/[^/]*$")  # packages, and scripts that start packages
 _START_FUNCTIONS = ("_start", "__libc_start_main", "__libc_start_call_main", "__libc_start_main_impl")
-# functions between abort() or assert() and the signal; in a static program, no library has these functions
+# functions between abort() or assert() and the signal; a static program has these functions in its own file
 _RAISE_PATH = ("abort", "GI_abort", "assert_fail", "assert_fail_base", "raise", "GI_raise", "gsignal", "kill",
                "tgkill", "pthread_kill", "pthread_kill_implementation", "pthread_kill_internal")  # fmt: skip
 _MAX_PATH_FUNCTIONS = 3
@@ -87,7 +87,7 @@ class NamedThread(NamedTuple):
     def call_path(self, depth: int = 0) -> str:
         """Return the innermost functions of the program: "pop <- worker <- main".
 
-        If the thread runs Python, the path has only Python functions, and one function of the user.
+        If the thread runs Python, the path has only Python functions; one of them is the user's innermost.
         `depth`: number of innermost functions to leave out.
         """
         if python := self.python[depth:]:
@@ -116,7 +116,7 @@ class NamedThread(NamedTuple):
 
 
 def python_path(frames: Sequence[NamedFrame]) -> str:
-    """Return the innermost Python functions, and the place of the user's: "read <- get (shop.py:7)"."""
+    """Return the innermost Python functions, the user's with its place: "read <- get (shop.py:7)"."""
     own = _own(frames)
     user = frames[own] if frames else NamedFrame("")
     place = f"{user.file.rpartition('/')[2]}:{user.line}" if user.file and user.line else ""
@@ -143,7 +143,7 @@ def _path(names: Sequence[str], own: int = 0, place: str = "") -> str:
 
 
 def _own(python: Sequence[NamedFrame]) -> int:
-    """Return the index of the user's innermost frame: outside packages, else outside the library, else 0."""
+    """Return the index of the innermost frame outside packages and library, else outside library, else 0."""
     files = [frame.file or "" for frame in python]
     outside = [at for at, file in enumerate(files) if not _LIBRARY.search(file)]
     return next((at for at in outside if not _INSTALLED.search(files[at])), min(outside, default=0))

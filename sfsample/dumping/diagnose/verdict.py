@@ -19,7 +19,7 @@ from sfsample.waiting.waits import Wait, wait_of
 
 ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
 
-_MIN_BUSY_SHARE = 0.8  # share of the time between looks in which a busy thread ran or waited for a CPU
+_MIN_BUSY_SHARE = 0.8  # a busy thread ran, or waited for a CPU, for at least this share of the time
 _MAX_CHAIN = 8  # threads that a sentence on a chain of waits names
 _MAX_CALLS_INSIDE = 2  # calls inside a function; with more calls, the thread "is busy" there, else "runs"
 # Kinds of waits that are findings if the owner is unknown or has ended.
@@ -48,7 +48,7 @@ _CERTAIN_KINDS = ("signal", "deadlock", "likely deadlock", "spinning")
 
 
 class Verdict(NamedTuple):
-    """The findings, the gravest first, the waits of all threads, and the names of threads and processes."""
+    """The findings (the gravest first), the waits of all threads, the names of threads and processes."""
 
     processes: ProcessSet  # processes that the user named, and followed processes that are in a deadlock
     findings: tuple[Finding, ...]
@@ -165,7 +165,7 @@ class _VerdictBuilder:
         return len(path) <= 2 or (len(path) <= _MAX_CHAIN and self._at_one_instant(path[:-1]))
 
     def _at_one_instant(self, cycle: Sequence[Node]) -> bool:
-        """Return True if all threads of a cycle (of a process: all its threads) slept at one instant."""
+        """Return True if all threads of a cycle, and of the processes in the cycle, slept at one instant."""
         pids = {node.pid for node in cycle if not node.tid}
         threads = self._threads.items()
         return slept_together([t.dump.asleep for node, t in threads if node in cycle or node.pid in pids])
@@ -302,7 +302,7 @@ class _VerdictBuilder:
                 yield Finding("spinning", text, (node,))
 
     def _alone(self, kinds: Sequence[WaitKind]) -> Iterator[Finding]:
-        """Yield the waits of these kinds whose holder is unknown; equal waits are one finding."""
+        """Yield findings for waits of `kinds` if the thread that has to act is unknown; join equal waits."""
         same: dict[tuple[int, str, str], list[Node]] = {}
         others = self._edges.keys() | self._suspects
         for node, wait in self._waits.items():

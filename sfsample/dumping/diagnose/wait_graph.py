@@ -63,9 +63,9 @@ def stuck(edges: Edges) -> frozenset[Node]:
 
 
 def mutual(needs: Mapping[Node, Collection[Node]]) -> frozenset[Node]:
-    """Return the largest group whose nodes need only this group, and are needed by this group.
+    """Return the largest group in which each node needs only members, and at least one member needs it.
 
-    `needs[node]` has the nodes that may free the node.
+    `needs[node]`: the nodes that may end the wait of `node`.
     """
     group = {node for node, others in needs.items() if others}
     while out := {node for node in group if not group.issuperset(needs[node])}:

@@ -18,7 +18,7 @@ from sfsample.waiting.waits import Wait
 _MAX_PROCESSES_NAMED = 8  # processes named in one sentence
 _MAX_CHAIN = 8  # tasks of a chain that are named
 _UNLESS = " unless another of its threads acts"
-_MAX_NAMES = 3  # names shown of threads that have no common prefix
+_MAX_NAMES = 3  # names that are shown if the names of threads have no common prefix
 _SECONDS_UP_TO, _MINUTES_UP_TO = 120, 120  # up to 120 s in seconds, up to 120 min in minutes, then in hours
 _CALLBACK = ("asyncio/events.py", "Handle._run")  # file and function in which an event loop runs a callback
 _CHILD_KINDS = (WaitKind.CHILD, WaitKind.VFORK, WaitKind.SIGNAL)
@@ -101,7 +101,7 @@ class Wording(NamedTuple):
         thread, wait = self.threads.get(node), self.waits.get(node)
         if thread is None or thread.dump.moving is not False:
             return False
-        # uvloop has no frame like `_CALLBACK`; but a loop that nothing blocks waits for events
+        # uvloop has no frame like `_CALLBACK`; but an event loop that is not blocked waits for events
         is_elsewhere = thread.dump.facts.tasks and wait and wait.kind is not WaitKind.EVENTS
         return bool(is_elsewhere) or thread.runs_python(*_CALLBACK)
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from sfsample.core.memory import Memory
 from sfsample.runtimes.cpython.layout import Layout
 
-OWNER_GENERATOR = 1  # owner of a frame that lies in a generator
+OWNER_GENERATOR = 1  # value of the field `owner` in a frame that lies in a generator
 TAGS = 0b11  # tag bits in the pointer to the code object, from 3.14 on; not part of the address
 
 
@@ -57,8 +57,8 @@ def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
     """Yield the runs of 3.11 and 3.12, in which the thread state points to a `_PyCFrame` on the C stack.
 
     A new activation links its `_PyCFrame` some instructions before it fills the `_PyCFrame`.  In between, the
-    activation has no frames, and sfsample leaves it out.  sfsample recognizes such an activation: the caller
-    of its outermost frame is not the current frame of the next outer activation.
+    `_PyCFrame` leads to old frames, and sfsample leaves the activation out.  sfsample recognizes old frames:
+    the caller of the outermost frame is not the current frame of the next outer activation.
     """
     outer = memory.word(cframe + layout.cframe_frame + 8) or 0
     around = memory.word(outer + layout.cframe_frame)
@@ -78,8 +78,8 @@ def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
 def _runs(memory: Memory, layout: Layout, address: int, end: int = 0, cframe: int = 0) -> Iterator[Run]:
     """Yield the runs from the frame at `address` to the frame at `end`.
 
-    The sentinel that follows a run is its mark.  In 3.11 a run ends with an entry frame; `cframe` is its
-    mark, and the next outer `_PyCFrame` is the mark of the next run.
+    The sentinel that follows a run is its mark.  In 3.11 a run ends with an entry frame; `cframe` is the
+    mark of the first run, and the next outer `_PyCFrame` is the mark of the next run.
     """
     frames: list[PythonFrame] = []
     owners, seen = set[int](), {0, end}

@@ -6,7 +6,7 @@ only if the header is the same as in the pause.  The header has type, size, vers
 
 A freed code object keeps its header until its memory is reused, but its strings may already be gone.  So
 sfsample prefers the strings that it copied in the pause.  For a string that sfsample reads later, the
-reference count must prove that the code object was not freed.  A freed code object has a name, but no lines.
+reference count must prove that the code object was not freed.  The frame of a freed code object has no line.
 
 Every address comes from the target's memory.  If no code object seems to be there, the frame has no name.
 
@@ -89,7 +89,7 @@ class CodeObjects:
     def __init__(self, layout: Layout, read: ReadMany) -> None:
         self._layout, self._read = layout, read
         self._known: dict[int, Code] = {}
-        self._known_bytes = 0  # bytes of their location tables
+        self._known_bytes = 0  # bytes of the location tables in `_known`
         # pauses that showed the same code object, by address; _SEVERAL: pauses showed several code objects
         self._proofs: Counter[int] = Counter()
         self._needed = _PROOFS_WITHOUT_VERSION if layout.code_version is None else 1
@@ -124,7 +124,7 @@ class CodeObjects:
             return headers
         texts = (word_in(header, layout.qualname - layout.type) for header in headers)  # 0: no name
         names = read([(text + layout.string_length, _NAME_BYTES) if text else (0, 1) for text in texts])
-        # The key has zero for `co_warmup`, a counter, and ends with the last character of the name.
+        # In the key, `co_warmup` (a counter) is zero.  The key ends with the last character of the name.
         return [None if header is None or name is None
                 else header[:_WARMUP] + bytes(4) + header[_WARMUP + 4 :] + name[: _NAME_HEAD + word_in(name)]
                 for header, name in zip(headers, names, strict=True)]  # fmt: skip

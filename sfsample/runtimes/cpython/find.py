@@ -2,8 +2,8 @@
 
 CPython is in the program, or in a library with "python" in its path (libpython3.13.so, python3_plugin.so).
 sfsample finds `_PyRuntime` by its dynamic symbol, by its section, or, from 3.13 on, by its first bytes.  For
-3.11 and 3.12, a symbol has the version.  If a stripped program lacks this symbol, the structures in memory
-show the version.
+3.11 and 3.12, the variable `Py_Version` has the version.  If a stripped program lacks the symbol of this
+variable, the structures in memory show the version.
 
 Source: `GENERATE_DEBUG_SECTION(PyRuntime, ...)` in Python/pylifecycle.c, `Py_Version` in Python/getversion.c.
 """

@@ -16,7 +16,7 @@ from sfsample.errors import BadInput
 COOKIE = b"xdebugpy"  # the first bytes of `_PyRuntime`, from 3.13 on
 NEWEST = (3, 15)
 MAX_TABLE_BYTES = 888
-_MAX_OFFSET = 1 << 20  # bytes of PyInterpreterState, the largest structure
+_MAX_OFFSET = 1 << 20  # limit for offsets in PyInterpreterState, the largest structure
 _MAX_FRAME_BYTES = 1 << 10  # bytes of a frame without its locals
 _RELEASE = 0xF0  # level of a final release in PY_VERSION_HEX; pre-releases have a lower level
 _HEADER = Struct("<8sQQ")  # cookie, version, flag: 1 if there is no GIL
@@ -34,12 +34,12 @@ _STATED = {
     "thread_base": (None, None, 24),
     "native_thread_id": (22, 25, 28),
     "chunk": (23, 26, 29),  # thread_state.datastack_chunk
-    "previous": (26, 29, 37),  # interpreter_frame, also of the next fields
+    "previous": (26, 29, 37),  # field of interpreter_frame, like the next fields
     "executable": (27, 30, 38),
     "instruction": (28, 31, 39),
     "frame_bytes": (29, 32, 40),  # localsplus
     "owner": (30, 33, 41),
-    "filename": (32, 37, 45),  # code_object, also of the next fields
+    "filename": (32, 37, 45),  # field of code_object, like the next fields
     "qualname": (34, 39, 47),
     "linetable": (35, 40, 48),
     "first_line": (36, 41, 49),

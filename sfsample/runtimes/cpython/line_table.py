@@ -12,7 +12,7 @@ _LONG_VARINTS = 4  # numbers in an entry of the kind _LONG; the first number is 
 
 
 def decode(table: bytes, line: int, units: int) -> tuple[list[int], list[int | None]]:
-    """Return the end and the line of each entry.  An end counts instructions, which have two bytes.
+    """Return the end and the line of each entry.  An end is a number of instructions of two bytes.
 
     Raises ValueError if the table is damaged, or does not describe `units` instructions.
     """
@@ -45,7 +45,7 @@ def decode(table: bytes, line: int, units: int) -> tuple[list[int], list[int | N
 
 
 def _varint(table: bytes, at: int) -> tuple[int, int]:
-    """Return a number and the position after it.  A byte has 6 bits; bit 6 means that a byte follows."""
+    """Return a number and the position after it.  A byte has 6 bits of the number; bit 6: a byte follows."""
     value = shift = 0
     while at < len(table):
         byte = table[at]

@@ -33,7 +33,7 @@ _CALLED, SELF = 16, 24  # offsets in a method: its function, and its object
 SET_USED = 24  # offset of the number of items of a set
 _SET_MASK, _SET_TABLE = 32, 40
 
-_MAX_WORDS = 1 << 21  # words of a set, dict, list or tuple that are read; the budget ends earlier
+_MAX_WORDS = 1 << 21  # words of a set, dict, list or tuple to read; the budget permits fewer
 _MAX_INDEX_BITS = 16  # log2 of the size of a dict's index in bytes
 _MAX_NAME = 100  # bytes of the name of a type
 _MAX_SLOTS = 512  # slots of a frame that are read
@@ -286,10 +286,10 @@ class Objects:
 
 
 def entered(objects: Objects, rows: Sequence[Row], near: int, lock: int) -> frozenset[int]:
-    """Return the objects of the `with` statements in which a stack is, without the locks that it released.
+    """Return the objects of the `with` statements in which the frames are, without the released locks.
 
-    A Condition releases its lock during a wait.  The innermost `near` frames call `acquire` of `lock`, so
-    these frames do not hold `lock`: a frame has released `lock` before, or only begins an `async with`.
+    A Condition releases its lock during a wait.  The innermost `near` frames wait for `lock`, so none of
+    them holds it, even in a `with`: the frame has released `lock` there, or only begins an `async with`.
     """
     found = ((at, address) for at, (_, frame) in enumerate(rows) for address in objects.entered(frame))
     locks = ((at, objects.attribute(address, "_semlock") or address) for at, address in found)

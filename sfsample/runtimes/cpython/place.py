@@ -83,7 +83,7 @@ class Placer:
         if index < 0 or index in by_index:
             return False
         by_index[index] = run.frames
-        return not any(dropwhile(bool, inside[index - first :]))  # compiled code has only one group of frames
+        return not any(dropwhile(bool, inside[index - first :]))  # sure if compiled frames are adjacent
 
 
 def _ends(frames: Sequence[Frame]) -> list[int]:

@@ -71,7 +71,7 @@ class Plan:
             self._copy_headers(room, [*codes][:_MAX_HEADERS])
 
     def _current_frame(self, room: Copying, stack: BytesMemory, cframe: int) -> int:
-        """Return the current frame by the `_PyCFrame` at `cframe`: on the C stack, or in the thread state."""
+        """Return the current frame by the `_PyCFrame` at `cframe`, on the C stack or in a thread state."""
         at = stack.word(cframe + self._layout.cframe_frame)
         if at is None and (place := room.copy(cframe + self._layout.cframe_frame, 8)) >= 0:
             at = room.words[place]
@@ -123,7 +123,7 @@ class Plan:
     def _copy_frame(self, room: Copying, at: int) -> int:
         """Copy a frame with its page; return the index of its first word, or -1 if it cannot be read."""
         size = self._layout.frame_bytes
-        if room.copy(*_page_of(at, size)) < 0:  # a later page may be unreadable
+        if room.copy(*_page_of(at, size)) < 0:  # the memory after the page may be unreadable
             return room.copy(at, size)
         return room.find(at, size)
 
@@ -177,5 +177,5 @@ class Plan:
 
 
 def _page_of(at: int, frame_bytes: int) -> Span:
-    """Return the page on which a frame begins, and bytes after the page: as many as a frame has."""
+    """Return the span of the page on which a frame begins, and of as many later bytes as a frame has."""
     return at & -PAGESIZE, PAGESIZE + frame_bytes

@@ -29,7 +29,7 @@ from sfsample.runtimes.cpython.threads import (
     thread_states,
 )
 
-_MAX_STATES = 8  # thread states of a thread; one system call can read the pieces of all
+_MAX_STATES = 8  # thread states of a thread; one system call can read the pieces of all states
 _MAX_LISTS = 3  # attempts to list the threads while they come and go
 _REHEARSED_NS = 1000 * READ_NS  # CPU time in ns to read frames before the pause; the pause copies the rest
 _MAX_REHEARSED = 300  # code objects that are read before the pause; later pauses copy the others
@@ -51,7 +51,7 @@ class PythonRuntime:
         self._with_gil = with_gil
         self._names = Names(interpreter.layout, read_many, directories)
         self._placer = Placer(interpreter.layout, interpreter.code)
-        self._states: dict[int, list[int]] = {}  # thread states by thread id, listed with `_created`
+        self._states: dict[int, list[int]] = {}  # by thread id; listed when the counters were `_created`
         self._counters: tuple[Span, ...] = ()
         self._created: tuple[bytes | None, ...] = ()  # values of `_counters`; (): list the threads again
         self._plans: dict[int, Plan] = {}
@@ -161,15 +161,15 @@ class PythonRuntime:
 
     def _is_current(self, tid: int, plan: Plan, states: list[int], memory: Memory) -> bool:
         """Return True if the plan fitted the thread in its pause; otherwise drop the plan."""
-        if len(states) < len(plan.states) or memory.word(states[0]) is None:  # another thread's, or no copy
-            self._created = ()
+        if len(states) < len(plan.states) or memory.word(states[0]) is None:
+            self._created = ()  # a state of the plan has another thread id, or was not copied
             del self._plans[tid]
         elif self._created != tuple(memory.read(*span) for span in plan.counters):
             self._list()  # the thread may have entered another interpreter
         return tid in self._plans
 
     def _own(self, tid: int, plan: Plan, memory: Memory) -> list[int]:
-        """Return the thread states of a plan, without unshared states that had another id in the pause."""
+        """Return the thread states of a plan, without unshared states of another thread in the pause."""
         at = self._layout.native_thread_id
         shared = self._states.get(SHARED, ())
         return [state for state in plan.states if memory.word(state + at) in (tid, None) or state in shared]

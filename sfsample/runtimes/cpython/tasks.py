@@ -1,6 +1,6 @@
 """Lists the asyncio tasks of a thread that runs an event loop, with their coroutines and their waits.
 
-From 3.14 on the interpreter keeps a list of tasks for each thread, and a table of offsets for it.  Before
+From 3.14 on the interpreter keeps a list of tasks for each thread; `asyncio` has a table of offsets.  Before
 3.14 all tasks are in a WeakSet of the module `asyncio.tasks`; the frame of the loop leads to this module.
 sfsample lists only tasks of the C implementation, which is the default.  An asyncio.Lock does not note its
 owner.  If only one task is inside an `async with` of the Lock, this task is the owner.
@@ -146,7 +146,7 @@ class TaskReader:
         rows = [*chain.from_iterable(runs)]
         loop = next(frames_in(rows, "asyncio/base_events.py", "BaseEventLoop._run_once"), None)
         loop = loop or next(frames_in(rows, "asyncio/runners.py", "Runner.run"), None)  # with uvloop
-        # other code that can run an event loop, in a frame that has called C code
+        # else a frame that has called C code, and whose code has the name of a method that runs a loop
         outer = (f for (_, f), *_ in runs if not _LOOP_METHODS.isdisjoint(self._objects.names(f)))
         return loop or next(outer, None)
 

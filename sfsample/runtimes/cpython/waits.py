@@ -122,7 +122,7 @@ class ThreadReader:
         wait = self._wait(rows, futex) if futex and rows else None
         calls = frames_in(rows, "futures/thread.py", "_WorkItem.run")
         items = (objects.local(call, "self") for call in calls)
-        by_hand = bool(rows) and objects.calls(rows[0][1], "acquire")  # acquire() instead of `with`
+        by_hand = bool(rows) and objects.calls(rows[0][1], "acquire")  # True: the frame calls acquire()
         return PythonFacts(
             wait, tuple(objects.attribute(item, "future") for item in items),
             entered=entered(objects, rows[:_MAX_FRAMES], int(by_hand), wait.address if wait else 0),
@@ -214,7 +214,7 @@ class ThreadReader:
         return is_lock and (sync == futex or parked == address + _SYNC)
 
     def _owner_of(self, lock: int) -> int:
-        """Return the thread that holds an RLock; 0: unknown, or this Python has an unknown RLock."""
+        """Return the thread that holds an RLock; 0: unknown, or the fields of the RLock are impossible."""
         ident, count = self._objects.words(lock + _OWNER, 2) or (0, 0)
         if 0 < ident < _MIN_IDENT or count >= _MAX_COUNT:
             self._objects.odd["RLock"] = None
@@ -254,7 +254,7 @@ class ThreadReader:
         return None
 
     def _pool(self, worker: PythonFrame) -> Pool:
-        """Return the pool of a worker, by the worker's outermost frame."""
+        """Return the pool of a worker, by the frame of its function `_worker`."""
         objects = self._objects
         queue = objects.local(worker, "work_queue")
         executor = objects.word(objects.local(worker, "executor_reference") + _REFERRED)

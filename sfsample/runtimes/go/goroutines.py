@@ -53,7 +53,7 @@ class GoroutineReader:
         self._layout, self._reasons, self._read, self._budget = layout, reasons, read, budget
         self._waits = WaitReader(layout, read)
         self.objects = self._waits.objects  # copies of channels and semaphores; see `WaitReader`
-        self.read_of = 0, 0  # number of read entries of the array, number of all entries
+        self.read_of = 0, 0  # number of array entries that were read, number of all entries
 
     def goroutines(self, array: Span) -> Iterator[Goroutine]:
         """Yield all living goroutines; `array`: address and length of the array of their addresses.

@@ -62,7 +62,7 @@ class GoRuntimeLayout(NamedTuple):
     """Offsets in bytes."""
 
     g_fp: int  # g.sched.bp
-    g_status: int  # atomicstatus; then goid, schedlink, waitsince, waitreason (one byte), in words
+    g_status: int  # atomicstatus; the next words: goid, schedlink, waitsince, waitreason (one byte)
     g_syscall: int  # syscallsp; then syscallpc
     g_created: int  # gopc; parentGoid is the word before (Go 1.21 and later)
     g_has_parent: bool
@@ -78,7 +78,7 @@ class GoRuntimeLayout(NamedTuple):
     notes_semaphore: bool  # True: g_waiting also has the sudog of a semaphore (Go 1.26 and later)
 
     def goroutine(self, address: int, g: bytes, reasons: Sequence[str]) -> Goroutine | None:
-        """Return the goroutine with the first bytes of its `g`; None: it has ended.
+        """Return a goroutine from the first bytes `g` of its structure; None: the goroutine has ended.
 
         `reasons`: texts of the reasons to wait, by number.  In a system call, pc and sp are the caller's.
         """

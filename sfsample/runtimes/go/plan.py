@@ -56,7 +56,7 @@ class GoPlan:
         low, high, sp = (words[before + offset // 8] for offset in _STACK)
         own_low, own_high, own_sp = (words[scheduler + offset // 8] for offset in _STACK)
         if low <= stack.base < high:
-            sp, high = own_sp, own_high  # stack of g0: C code may have called the goroutine
+            sp, high = own_sp, own_high  # copy the stack of g0: C code may have called the goroutine
         elif not own_low <= stack.base < own_high:
             # a signal handler runs on a third stack; the sp that the runtime has noted is an old one
             sp = max(low, high - _MAX_STACK_BYTES)

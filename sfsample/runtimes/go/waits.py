@@ -83,7 +83,7 @@ class WaitReader:
         self, waiting: Sequence[Goroutine], places: set[int], size: int,
         refers_to: Callable[[bytes], tuple[int, ...]],
     ) -> list[tuple[int, bytes]]:  # fmt: skip
-        """Return the memory to which a word in the innermost frames points, if it refers to the goroutine.
+        """Return the memory to which a word in the innermost frames points, if the memory refers back to `g`.
 
         `places`: distances of such words from sp.  Goroutines that wait for the same kind of object have the
         same innermost frames, so sfsample searches the frames of only a few goroutines for more distances.
