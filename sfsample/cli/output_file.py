@@ -116,7 +116,7 @@ def _unwritable(path: str, failure: OSError) -> SfsampleError:
 
 
 def as_asked(report: "Report", output: "ProfileOutput") -> "Report":
-    """Return the report with the frames that --by and --mark-python add."""
+    """Return the report with the frames that --by adds, and the marks of --mark-python."""
     from sfsample.report.naming import with_python_marks  # other commands write no report
     from sfsample.report.waits import by_wait
 

@@ -134,7 +134,7 @@ def parse(argv: list[str]) -> Command:
 def _command(
     command: str, arguments: dict[str, Any], program: list[str] | None, formats: tuple[str, ...] = ()
 ) -> Command:
-    """Return the value of a command.  `arguments`: by `dest`, from argparse; `formats`: possible formats."""
+    """Return the value of a command.  `arguments`: values by `dest`; `formats`: choices of --format."""
     for word in arguments.pop("pids", ()):
         try:
             arguments["pid"] = [*arguments["pid"], *values.pids(word)]
@@ -201,7 +201,7 @@ def _similar(word: str, words: Iterable[str]) -> list[str]:
 
 
 def _history_action(words: list[str]) -> tuple[str, list[str]]:
-    """Return the name of the entry for an action, and the words after the action."""
+    """Return the key of an action in `ENTRIES` ("history list"), and the words after the action."""
     if words and words[0] in HISTORY_ACTIONS:
         return f"history {words[0]}", words[1:]
     if "--help" in words or "-h" in words:

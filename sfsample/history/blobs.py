@@ -37,7 +37,7 @@ _BATCH_COST = 4  # units for each byte of a batch (see report/budget.py)
 
 
 def in_units(times_ns: Sequence[int]) -> list[int]:
-    """Return times in units of `TIME_UNIT_NS`: the next element gets each remainder, to keep the sum."""
+    """Return times in units of `TIME_UNIT_NS`: add each remainder to the next element, to keep the sum."""
     sums = [total // TIME_UNIT_NS for total in accumulate(times_ns)]
     return [*map(sub, sums, [0, *sums])]
 

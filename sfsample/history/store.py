@@ -173,7 +173,7 @@ class History:
                 if any(name.end_s + DAY_S >= each.begin_s and name.day * DAY_S <= each.end_s
                        for each in selections):  # fmt: skip
                     with self.skipping(name.path), closing(HistoryFile(name.path)) as file:
-                        found.extend(ask(file))  # answers before the damage are kept
+                        found.extend(ask(file))  # results that come before the damage stay
         return found
 
     @contextmanager

@@ -37,7 +37,7 @@ class Door:
         self.targets = 0
         self._sinks = sinks
         self._patience_s = 2 * every_s + slice_s + _GRACE_S
-        self._due_s = time.monotonic() + self._patience_s  # latest time to close the next slice
+        self._due_s = time.monotonic() + self._patience_s  # the next slice must be closed before this time
         self._last_failure = ""
         self._lock = threading.Lock()  # held by `ask`
         self.answering_s = 0.0  # CPU time of the threads that answer

@@ -73,7 +73,7 @@ class Refusal(Exception):  # noqa: N818 - reads as what happened
 
 
 class Server(ThreadingMixIn, TCPServer):
-    """A server whose one thread accepts connections; each connection has its own thread.
+    """A server: one thread accepts all connections, and each connection has its own thread.
 
     `free` counts the connections that may still begin.  `server_close` waits for the open connections, which
     have time limits of seconds.  If there is a `token`, each request needs it.  The `Host` of a request must
