@@ -50,7 +50,7 @@ class Output:
     def __init__(self, path: str) -> None:
         self.file = ""  # path of the regular file that `write` replaces
         self._path = path
-        self._fd = -1  # descriptor of a device, a FIFO or an open file, which a rename would destroy
+        self._fd = -1  # descriptor of a device, a FIFO or an open file; a rename would replace these
         try:
             self._check(path)
         except OSError as failure:

@@ -41,7 +41,7 @@ _PLACEHOLDERS: dict[object, str] = {
     values.growth: "PERCENT", values.label: "KEY=VALUE", values.percent: "PERCENT", values.positive: "N",
     values.rate: "HZ", values.since: "TIME", values.when: "WHEN",
 }  # fmt: skip
-# functions that spell a default in a help text, by the function that parses the value; others: `str`
+# functions that spell a default in a help text, by the function that parses the value (else `str`)
 _SHOWN: dict[object, Callable[[Any], str]] = {
     quantities.seconds: quantities.spelled_seconds, values.age: quantities.spelled_seconds,
     quantities.large_size: quantities.spelled_size, values.size: quantities.spelled_size,
@@ -159,7 +159,7 @@ def _command(
 
 
 def _build(kind: type[_T], arguments: Mapping[str, Any]) -> _T:
-    """Return a dataclass.  `arguments`: values by name of field, with the fields of nested dataclasses."""
+    """Return an instance of `kind`.  `arguments`: values by name of field, also of nested dataclasses."""
     built: dict[str, Any] = {}
     for field in fields(kind):  # type: ignore[arg-type]  # a dataclass
         if is_dataclass(field.type):

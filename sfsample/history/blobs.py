@@ -54,7 +54,7 @@ def pack_columns(columns: Columns) -> bytes:
 
 
 def unpack_columns(blob: bytes, stacks: int, budget: ReadingBudget) -> Columns:
-    """Return the columns of a slice; `stacks`: number of stacks of the slice's service.  Raises BadInput."""
+    """Return the columns of a slice; `stacks`: number of stacks in `ServiceNames`.  Raises BadInput."""
     data = _decompress(blob)
     budget.charge(len(data))
     count, rest = divmod(len(data), _COLUMNS * _NUMBER_BYTES)

@@ -35,7 +35,7 @@ class History:
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.problems: dict[str, None] = {}
-        self._damaged: dict[str, tuple[int, str]] = {}  # path -> `inode_of` of the file, and its damage
+        self._damaged: dict[str, tuple[int, str]] = {}  # path of a damaged file -> `inode_of`, and the damage
         self._locks: dict[str, int] = {}  # service -> descriptor of its lock
         self._writer: HistoryFile | None = None
         with self._errors("cannot open", directory):
