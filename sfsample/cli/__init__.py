@@ -81,7 +81,7 @@ def _run(argv: list[str]) -> int:
     module = import_module(f"sfsample.cli.{name_of(command).partition(' ')[0]}")
     gc.freeze()
     gc.enable()
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set by `sfsample.__main__`
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # `sfsample.__main__` has set SIG_DFL
         signal.signal(signal.SIGINT, signal.default_int_handler)
     code: int = module.run(command)
     return code

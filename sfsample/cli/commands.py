@@ -1,4 +1,4 @@
-"""Declares the commands, grouped by task.  A command has a value, flags, a summary and examples."""
+"""Declares the commands, grouped by task.  The value of a command is a dataclass with the user's flags."""
 
 from argparse import ArgumentParser
 from collections.abc import Callable

@@ -25,7 +25,7 @@ _LISTINGS = {  # flag -> shell command that lists the values of the flag, when t
 
 def run(command: CompletionCommand) -> int:
     """Print the script; return the exit code."""
-    zsh_head = ("#compdef sfsample", "autoload -U bashcompinit && bashcompinit")  # the script is for bash
+    zsh_head = ("#compdef sfsample", "autoload -U bashcompinit && bashcompinit")  # zsh then runs bash code
     lines = (zsh_head if command.shell == "zsh" else (), bash_script())
     Output("-").write(printable_lines(chain(*lines)))
     return 0

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sfsample.dumping.diagnose.verdict import Verdict
 
 _EXIT_INCOMPLETE = 5
-_MIN_NAMING_S = 1.0  # time for names that remains even if --timeout is over
+_MIN_NAMING_S = 1.0  # least time to find names, even if --timeout has passed
 
 
 def run(command: DumpCommand) -> int:

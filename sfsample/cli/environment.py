@@ -53,6 +53,6 @@ def _debuginfod(*, quiet: bool, online: bool) -> "Debuginfod":
 
 
 def _below(variable: str, default: str, *names: str) -> str:
-    """Return a path below the directory in `variable`; without an absolute path there, below `default`."""
+    """Return a path below the directory in `variable`, or below `default` if that is no absolute path."""
     directory = os.environ.get(variable, "")
     return os.path.join(directory if os.path.isabs(directory) else os.path.expanduser(default), *names)

@@ -1,7 +1,7 @@
 """Declares the flags of each command (`cli/commands.py`); a flag means the same in each command.
 
-sfsample makes help and completion from these declarations.  A field of the command's value (`cli/options.py`)
-has the default of a flag; the flag's `dest` is the name of the field.  "{default}" in a help text becomes
+sfsample makes help and completion from these declarations.  The `dest` of a flag names a field of the
+command's value (`cli/options.py`); the field has the flag's default.  "{default}" in a help text becomes
 " (default: 5ms)", for example.  `cli/parse.py` has the placeholders of values, such as TIME.
 """
 

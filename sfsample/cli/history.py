@@ -30,7 +30,7 @@ from sfsample.report.waits import fold_idle, wait_lines
 if TYPE_CHECKING:
     from sfsample.watching.push.pusher import Pusher
 
-_MAX_ROWS = 20  # functions in a table, unless verbose
+_MAX_ROWS = 20  # functions or waits in a table, unless verbose
 
 
 def run(command: options.HistoryCommand) -> int:

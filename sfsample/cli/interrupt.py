@@ -56,8 +56,8 @@ class Interrupt:
     def _suspend(self, _number: int, _frame: FrameType | None) -> None:
         """Wait until no thread is held, then suspend sfsample.
 
-        The signal may arrive again during this method, which then runs inside itself.  The inner call leaves
-        the work to the outer call, because sfsample may hold a thread again.
+        The signal may arrive again during this method.  Then the inner call only notes the signal, and the
+        outer call waits again until no thread is held.
         """
         self._suspend_requested = True
         if self._suspending:

@@ -39,7 +39,7 @@ class DumpCommand(Command):
 
     target: Target = Target()
     options: DumpOptions = DumpOptions()
-    depth: int | None = None  # limit of the shown frames of a stack; None: all
+    depth: int | None = None  # most frames that are shown of a stack; None: all
     kernel: bool = False
     subprocesses: bool = False
     core: str | None = None

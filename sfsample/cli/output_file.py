@@ -50,7 +50,7 @@ class Output:
     def __init__(self, path: str) -> None:
         self.file = ""  # path of the regular file that `write` replaces
         self._path = path
-        self._fd = -1  # descriptor of a device, a FIFO or an open file, which a rename would destroy
+        self._fd = -1  # descriptor of a device, a FIFO or an open file; a rename would replace these
         try:
             self._check(path)
         except OSError as failure:
@@ -116,7 +116,7 @@ def _unwritable(path: str, failure: OSError) -> SfsampleError:
 
 
 def as_asked(report: "Report", output: "ProfileOutput") -> "Report":
-    """Return the report with the frames that --by and --mark-python add."""
+    """Return the report with the frames that --by adds, and the marks of --mark-python."""
     from sfsample.report.naming import with_python_marks  # other commands write no report
     from sfsample.report.waits import by_wait
 

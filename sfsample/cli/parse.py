@@ -41,7 +41,7 @@ _PLACEHOLDERS: dict[object, str] = {
     values.growth: "PERCENT", values.label: "KEY=VALUE", values.percent: "PERCENT", values.positive: "N",
     values.rate: "HZ", values.since: "TIME", values.when: "WHEN",
 }  # fmt: skip
-# functions that spell a default in a help text, by the function that parses the value; others: `str`
+# functions that spell a default in a help text, by the function that parses the value (else `str`)
 _SHOWN: dict[object, Callable[[Any], str]] = {
     quantities.seconds: quantities.spelled_seconds, values.age: quantities.spelled_seconds,
     quantities.large_size: quantities.spelled_size, values.size: quantities.spelled_size,
@@ -134,7 +134,7 @@ def parse(argv: list[str]) -> Command:
 def _command(
     command: str, arguments: dict[str, Any], program: list[str] | None, formats: tuple[str, ...] = ()
 ) -> Command:
-    """Return the value of a command.  `arguments`: by `dest`, from argparse; `formats`: possible formats."""
+    """Return the value of a command.  `arguments`: values by `dest`; `formats`: choices of --format."""
     for word in arguments.pop("pids", ()):
         try:
             arguments["pid"] = [*arguments["pid"], *values.pids(word)]
@@ -159,7 +159,7 @@ def _command(
 
 
 def _build(kind: type[_T], arguments: Mapping[str, Any]) -> _T:
-    """Return a dataclass.  `arguments`: values by name of field, with the fields of nested dataclasses."""
+    """Return an instance of `kind`.  `arguments`: values by name of field, also of nested dataclasses."""
     built: dict[str, Any] = {}
     for field in fields(kind):  # type: ignore[arg-type]  # a dataclass
         if is_dataclass(field.type):
@@ -201,7 +201,7 @@ def _similar(word: str, words: Iterable[str]) -> list[str]:
 
 
 def _history_action(words: list[str]) -> tuple[str, list[str]]:
-    """Return the name of the entry for an action, and the words after the action."""
+    """Return the key of an action in `ENTRIES` ("history list"), and the words after the action."""
     if words and words[0] in HISTORY_ACTIONS:
         return f"history {words[0]}", words[1:]
     if "--help" in words or "-h" in words:

@@ -107,7 +107,7 @@ def _sample(command: RecordCommand, pids: list[int], profile: Profile, stop: Int
             return stop()
 
         target = command.target
-        open_many()  # after the start of `-- COMMAND`, which must not inherit the higher limit
+        open_many()  # after the start of `-- COMMAND`, which must not inherit the higher limit of open files
         api.record(
             pids, command.duration, command.options, should_stop=should_stop, profile=profile,
             tell=progress_printer(quiet=command.quiet), all_of=bool(target.pid or target.name),

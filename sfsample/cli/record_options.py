@@ -11,8 +11,8 @@ from sfsample.recording.options import RecordOptions
 class ProfileOutput(OutputOptions):
     """Where a profile is written, and how it looks."""
 
-    open: bool = False  # a browser opens the result
-    threads: bool = False  # the first frame is name/TID
+    open: bool = False  # True: a browser opens the result
+    threads: bool = False  # True: the first frame is name/TID
     mark_python: bool = False
     by: str | None = None  # "wait": the first frame is the class of the wait
 
@@ -22,7 +22,7 @@ class Comparison(Command):
     """How two profiles are compared."""
 
     relative: bool = False  # True: compare shares, not rates
-    mode: str = "cpu"  # "wall": sleeping threads count
+    mode: str = "cpu"  # "wall": samples of sleeping threads count, too
     fail_on: float | None = None  # growth, as a fraction
     output: OutputOptions = OutputOptions()
     verbose: bool = False

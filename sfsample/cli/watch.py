@@ -17,7 +17,7 @@ from sfsample.process.stuck import hand_over, take_over
 from sfsample.watching.loop import Watch
 from sfsample.watching.program import Program
 
-_SET_ASIDE = "SFSAMPLE_SET_ASIDE"  # environment variable: processes that the new program must set aside, too
+_SET_ASIDE = "SFSAMPLE_SET_ASIDE"  # environment variable: processes set aside before the execve(2)
 
 
 def run(command: WatchCommand) -> int:

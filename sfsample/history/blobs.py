@@ -37,7 +37,7 @@ _BATCH_COST = 4  # units for each byte of a batch (see report/budget.py)
 
 
 def in_units(times_ns: Sequence[int]) -> list[int]:
-    """Return times in units of `TIME_UNIT_NS`: the next element gets each remainder, to keep the sum."""
+    """Return times in units of `TIME_UNIT_NS`: add each remainder to the next element, to keep the sum."""
     sums = [total // TIME_UNIT_NS for total in accumulate(times_ns)]
     return [*map(sub, sums, [0, *sums])]
 
@@ -54,7 +54,7 @@ def pack_columns(columns: Columns) -> bytes:
 
 
 def unpack_columns(blob: bytes, stacks: int, budget: ReadingBudget) -> Columns:
-    """Return the columns of a slice; `stacks`: number of stacks of the slice's service.  Raises BadInput."""
+    """Return the columns of a slice; `stacks`: number of stacks in `ServiceNames`.  Raises BadInput."""
     data = _decompress(blob)
     budget.charge(len(data))
     count, rest = divmod(len(data), _COLUMNS * _NUMBER_BYTES)

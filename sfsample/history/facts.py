@@ -100,7 +100,7 @@ class Selection(NamedTuple):
 def facts_of(closed: Slice) -> SliceFacts:
     """Return the facts of a slice.  Raises BadInput if a history cannot keep the slice."""
     report, stats, target = closed.report, closed.report.stats, closed.report.target or {}
-    known = (*report.weights, *((CPU,) if stats.has_cpu_time else ()))  # CPU time may be known to be 0
+    known = (*report.weights, *((CPU,) if stats.has_cpu_time else ()))  # a measured CPU time may be 0
     weights = tuple(name for name in WEIGHTS if name in known)
     counts: dict[str, Any] = {name: stats.number(name) for name in _COUNTS}
     facts = SliceFacts(

@@ -31,7 +31,7 @@ from sfsample.report.time_slices import TIME_UNIT_NS, Columns, TimeSlice, add_co
 
 _VERSION = 3  # version of the tables
 _BUSY_S = 30.0  # seconds to wait while another process writes
-_MAX_STEPS = 500  # steps of one statement: 10 to 20 s
+_MAX_STEPS = 500  # most steps of one statement, which take 10 to 20 s
 _STEP = 1_000_000  # instructions of SQLite's virtual machine in a step
 _MAX_VALUE_BYTES = 100 << 20
 _MAX_SLICES = 2_000_000  # slices that are read from a file
@@ -282,7 +282,7 @@ class HistoryFile:
         self._insert(merged, stats, columns)
 
     def pin(self, facts: SliceFacts) -> None:
-        """Pin a slice: it is never merged, and if the history is too large, pinned slices go last."""
+        """Pin a slice: it is never merged, and is deleted last if the history is too large."""
         self._run("UPDATE slice SET pinned = 1 WHERE id = ?", facts.number)
 
     def compact(self) -> None:

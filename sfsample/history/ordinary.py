@@ -1,4 +1,4 @@
-"""Finds pairs of ordinary times, as long and as far apart as the two compared times.
+"""Finds pairs of ordinary times, to measure noise: as long and as far apart as the two compared times.
 
 Both times of a pair lie before the end of the first compared time, or both lie after the begin of the second
 compared time.  Otherwise the change would lie between the two times of a pair, and would seem to be ordinary.

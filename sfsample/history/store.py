@@ -35,7 +35,7 @@ class History:
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.problems: dict[str, None] = {}
-        self._damaged: dict[str, tuple[int, str]] = {}  # path -> `inode_of` of the file, and its damage
+        self._damaged: dict[str, tuple[int, str]] = {}  # path of a damaged file -> `inode_of`, and the damage
         self._locks: dict[str, int] = {}  # service -> descriptor of its lock
         self._writer: HistoryFile | None = None
         with self._errors("cannot open", directory):
@@ -173,7 +173,7 @@ class History:
                 if any(name.end_s + DAY_S >= each.begin_s and name.day * DAY_S <= each.end_s
                        for each in selections):  # fmt: skip
                     with self.skipping(name.path), closing(HistoryFile(name.path)) as file:
-                        found.extend(ask(file))  # answers before the damage are kept
+                        found.extend(ask(file))  # results that come before the damage stay
         return found
 
     @contextmanager

@@ -1,6 +1,6 @@
 """Measures the share of a module's code that its unwind tables cover.
 
-Many functions of a hostile file may share rows, so the size of the file limits the size and rows of a table.
+In a hostile file, many functions may share rows.  So the file's size limits the bytes and rows of a table.
 
 Code is the bytes of executable sections or, if the file has no sections, of executable segments.  Each byte
 counts once.  Only bytes of code count.  The extents of functions are read, but not the rows of functions.

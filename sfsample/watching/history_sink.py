@@ -84,7 +84,7 @@ class HistorySink(Sink):
     def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:
         """Keep a gap of each service of the last slice; before the first slice, a gap of the target."""
         for service in dict.fromkeys(self._services) or (target,):
-            if service not in self._lost:  # `_add` keeps a longer gap for a lost service
+            if service not in self._lost:  # `_add` keeps a longer gap for a service in `_lost`
                 self._open().add_gap(service, begin_s, end_s, why)
                 self._ends_s[service] = end_s
 

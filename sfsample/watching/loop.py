@@ -91,7 +91,7 @@ class Watch:
         return self._program.should_stop() or bool(self.why_anew)
 
     def _fill(self, slice_s: float) -> None:
-        """Record a slice; in the rest of the slot, record another after a request or the target's return."""
+        """Record a slice; after a request, or when the target returns, fill the slot with another slice."""
         end_s = time.monotonic() + slice_s
         self.slot(slice_s)
         while not self._should_stop():
@@ -106,14 +106,14 @@ class Watch:
     def slot(self, slice_s: float, options: RecordOptions | None = None) -> float | None:
         """Record and keep one slice; return its ticks per second; None: the slice is not kept.
 
-        Requests and triggers cut a slice short, unless it has its own `options`.  Raises a failure if it ends
-        the watch.
+        A request or a trigger cuts a slice short, unless the slice has its own `options`.  Raises only
+        failures that end the watch.
         """
         uncut_until_s, now_s, ticks = time.monotonic() + _MIN_SLICE_S, time.time(), 0
 
         def should_stop() -> bool:
             nonlocal ticks
-            if ticks != self._recorder.stats.ticks:  # an endless tick sends no message, and systemd notices
+            if ticks != self._recorder.stats.ticks:  # so systemd notices a tick that never ends
                 self._say_alive()
             ticks = self._recorder.stats.ticks
             is_cut = options is None and (self.door.is_due() or self.triggers.is_due())
@@ -145,7 +145,7 @@ class Watch:
             raise failure
 
     def _serve(self) -> bool:
-        """Answer a trigger, or a client that waits for a profile; False: no trigger and no client waits."""
+        """Answer a trigger, or a client that waits for a profile; return False if neither waits."""
         if fired := self.triggers.take():
             self._response.answer(fired, self._find, self.slot)
             self.door.count("triggers_total", f'{{condition="{fired.name}"}}')

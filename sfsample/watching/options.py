@@ -73,7 +73,7 @@ class Files:
 
     output_dir: str | None = None
     format: str = "json"
-    threads: bool = False  # the first frame is name/TID
+    threads: bool = False  # True: the first frame is name/TID
 
 
 @dataclass(frozen=True, kw_only=True)

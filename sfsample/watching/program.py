@@ -64,7 +64,7 @@ class Sink:
         """Check, before the first slice is recorded, that slices can be kept."""
 
     def add(self, whole: Slice, parts: Sequence[Slice]) -> str:  # noqa: ARG002
-        """Keep the whole slice, or its part for each service; return a text about where, for a message."""
+        """Keep the whole slice, or its part for each service; return the place as a text, for a message."""
         return ""
 
     def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:

@@ -77,12 +77,12 @@ class SliceFiles:
         self.directory = directory
         self._label, self._suffix = label, suffix
         self._name = re.compile(f"{re.escape(label)}-(\\d{{8}}T\\d{{6}}Z){re.escape(suffix)}")
-        self._begun_s: dict[str, float] = {}  # begin of the slice by CLOCK_BOOTTIME, by file name
+        self._begun_s: dict[str, float] = {}  # file name -> begin of the slice (CLOCK_BOOTTIME)
         with suppress(OSError):  # `delete_old` reports a missing or unreadable directory
             self._list()
 
     def free_path(self, begin_s: float | None = None) -> str:
-        """Return a path with the begin of a slice (None: now) in its name, or with the next free second."""
+        """Return a free path, named by the second in which a slice begins (None: now), or a later second."""
         first = int(time.time() if begin_s is None else begin_s)
         times = (utc(second, _TIME_FORMAT) for second in count(first))
         paths = (os.path.join(self.directory, f"{self._label}-{begin}{self._suffix}") for begin in times)
@@ -106,7 +106,7 @@ class SliceFiles:
                 os.unlink(os.path.join(self.directory, name))
 
     def _list(self) -> None:
-        """Note the begin of each slice; read a new begin from the file name.  Raises OSError."""
+        """Note when the slice of each file began; a new file has this time in its name.  Raises OSError."""
         now_s, clock_s, known = _boot_time_s(), time.time(), self._begun_s
         self._begun_s = {}
         for match in filter(None, map(self._name.fullmatch, os.listdir(self.directory))):

@@ -108,7 +108,7 @@ class SliceRecorder:
         open_many()
         api.record(
             pids, seconds, options, should_stop=should_stop, profile=profile, tell=self._program.tell,
-            all_of=bool(self._options.target.pid),  # processes of other kinds of targets come and go
+            all_of=bool(self._options.target.pid),  # processes of targets without -p come and go
             images=self._images,
         )  # fmt: skip
 
@@ -190,7 +190,7 @@ class Share:
 
     def __init__(self, share: float, own_cpu_s: Callable[[], float]) -> None:
         self._share, self._own_cpu_s = share, own_cpu_s
-        self._left = share  # share that the samples of the last slice might take
+        self._left = share  # share that the samples of the last slice were allowed
         self._began_s, self._cpu_s = time.monotonic(), self._own_cpu_s()  # begin of the last slice
         self.sampled_s = 0.0  # CPU time of the samples of the last slice
 

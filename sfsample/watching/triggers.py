@@ -30,11 +30,11 @@ from sfsample.watching.slice_files import SliceFiles
 
 LOOK_S = 5.0  # time between two looks, which are checks of all conditions
 _MAX_SHARE = 0.005  # share of the time that looks may cost
-_WAIT_S = 1.0  # time for which a look waits until no thread is held
+_WAIT_S = 1.0  # longest time that a look waits until no thread is held
 _DAY_LOOKS = 17280  # looks in a day
 _HOUR_LOOKS = 720  # looks in an hour; every hour, percentiles of the last day are computed
 _IN_A_ROW = 3  # looks above a percentile before a trigger fires; looks without a value before a message
-_BEFORE_S = 120.0  # time before a trigger whose slices are pinned
+_BEFORE_S = 120.0  # the slices of this time before a trigger are pinned
 _CLOSER_S, _CLOSER_HZ = 30.0, 99.0  # length and rate of the slice after a trigger
 _CLOSER_SHARE = 0.1  # share of a CPU for the samples of that slice; the default, 3 %, allows few ticks
 _MAX_DUMPS = 100  # dumps of a target that are kept
@@ -116,7 +116,7 @@ class Triggers:
         self._fired = Fired("SIGUSR1", "", time.time())
 
     def is_due(self) -> bool:
-        """Check the conditions if the time has come; return True if a trigger waits for its answer."""
+        """Check the conditions if a look is due; return True if a trigger waits for its answer."""
         now_s = time.monotonic()
         is_bad_moment = PENDING_STOPS.any and now_s < self._due_s + _WAIT_S
         if self._conditions and self.pids and now_s >= self._due_s and not is_bad_moment:

@@ -259,7 +259,7 @@ def function_rows(
 
 
 def _callers(frames: list[FunctionName], function: str | None) -> list[FunctionName]:
-    """Return the frames outside the outermost frame of `function`; if `function` is None, all frames."""
+    """Return the callers of the outermost frame of `function`; if `function` is None, return all frames."""
     if function is None:
         return frames
     ends = (at for at, (name, _) in enumerate(frames, 1) if name == function)
@@ -275,7 +275,7 @@ def task_rows(records: Iterable[WindowRecord], profile: Profile, *, threads: boo
         task = record.key.thread if threads else record.key.process_key
         samples[task] += record.times
         cpu_ns[task] += record.cpu_ns
-        if threads:  # with --blame, the waits of holders are further inside than the wait of the thread
+        if threads:  # the outermost wait is the thread's own; with --blame, waits of lock holders follow
             places = reversed(record.key.locations)
             waits[task] = next((f"[{place.wait.text}]" for place in places if place.wait), "")
     for task, count in samples.items():

@@ -31,13 +31,13 @@ class Wanted:
 
 
 class Door:
-    """The server calls `ask`, `why_unhealthy`, `metrics`, `count`.  The loop calls all other methods."""
+    """The server calls `ask`, `why_unhealthy`, `metrics`, `count`.  The loop calls `count` and all others."""
 
     def __init__(self, every_s: float, slice_s: float, sinks: Sequence[Sink] = ()) -> None:
         self.targets = 0
         self._sinks = sinks
         self._patience_s = 2 * every_s + slice_s + _GRACE_S
-        self._due_s = time.monotonic() + self._patience_s  # latest time to close the next slice
+        self._due_s = time.monotonic() + self._patience_s  # the next slice must be closed before this time
         self._last_failure = ""
         self._lock = threading.Lock()  # held by `ask`
         self.answering_s = 0.0  # CPU time of the threads that answer
@@ -128,7 +128,7 @@ class Door:
 
 
 def _pauses(pauses: Pauses) -> dict[str, float]:
-    """Return the rows of the histogram of pauses; a key is the last part of a row's name."""
+    """Return the histogram of pauses: numbers by the end of the metric's name."""
     rows = {f'_bucket{{le="{limit_s}"}}': pauses.up_to(round(limit_s * 1e9)) for limit_s in _PAUSES_S}
     return {**rows, '_bucket{le="+Inf"}': pauses.count, "_count": pauses.count, "_sum": pauses.total / 1e9}
 

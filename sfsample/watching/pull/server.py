@@ -47,7 +47,7 @@ _SEND_S = 10.0  # time in which a client must take an answer
 _MAX_CONNECTIONS = 32
 _MAX_SHARE = 0.1  # share of a CPU for answers; above this share, new connections wait in the kernel
 _POLL_S = 0.1  # time between two checks for new clients and for clients that have gone
-_MAX_HOLD_S = 1.0  # time that an answer waits for the release of target threads
+_MAX_HOLD_S = 1.0  # longest time that an answer waits for the release of target threads
 _MAX_SECONDS, _USUAL_SECONDS, _MAX_RATE_HZ = 120, "30", 1000  # 30 s as in Go's net/http/pprof
 _MODES: dict[str, Mode] = {"cpu": "cpu", "wall": "wall"}
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
@@ -73,7 +73,7 @@ class Refusal(Exception):  # noqa: N818 - reads as what happened
 
 
 class Server(ThreadingMixIn, TCPServer):
-    """A server whose one thread accepts connections; each connection has its own thread.
+    """A server: one thread accepts all connections, and each connection has its own thread.
 
     `free` counts the connections that may still begin.  `server_close` waits for the open connections, which
     have time limits of seconds.  If there is a `token`, each request needs it.  The `Host` of a request must
@@ -273,7 +273,7 @@ def listening(where: str | tuple[str, int], how: Listen, door: Door) -> Iterator
     finally:
         door.has_ended = True
         server.shutdown()
-        with suppress(RuntimeError):  # a thread was not started
+        with suppress(RuntimeError):  # the thread of a connection was not started
             server.server_close()
         if isinstance(where, str):
             with suppress(OSError):

@@ -101,7 +101,7 @@ def check_credentials(push: Push) -> None:
 
 
 class Mark:
-    """The fields of a small file in the directory of the history.
+    """The mark of a backend, a small file in the directory of the history: which slices were sent.
 
     For each file of the history, the mark has the number of the last slice that was sent or given up.  No
     number is used twice in a file, so unsent slices have greater numbers.
@@ -133,7 +133,7 @@ class Mark:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from pushing the same slices.  Raises SfsampleError if a process does so."""
+        """Keep other processes from pushing these slices.  Raises SfsampleError if another process pushes."""
         fd = lock(*os.path.split(self.path))
         if fd is None:
             raise SfsampleError("another process pushes this history to this backend")
