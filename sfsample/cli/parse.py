@@ -68,7 +68,7 @@ class _Parser(argparse.ArgumentParser):
         Output("-").write(message)
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
-        """Refuse a value that is no choice, in the same words in each version of Python."""
+        """Refuse a value that is not in `choices`, with one message in all Python versions."""
         if action.choices is not None and value not in action.choices:
             raise argparse.ArgumentError(action, f"not one of {', '.join(action.choices)}: {value}")
 

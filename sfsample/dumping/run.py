@@ -197,7 +197,7 @@ class _Run:
             return work(self._should_stop)  # a limit on the number of threads must not prevent the first look
 
     def close(self) -> None:
-        """Close the files of all processes.  Only a stuck call may still hold threads."""
+        """Close the files of all processes.  Only a call that is stuck can hold threads now."""
         for dumper in self._dumpers.values():
             dumper.process.close_files()
 

@@ -1,4 +1,4 @@
-"""Runs the work that uses ptrace on a separate OS thread, which ends with the work.
+"""Runs ptrace work on a separate OS thread, which ends with the work.
 
 ptrace(2) ties tracees to the tracing *thread*; when this thread ends, the kernel releases all tracees.
 The program itself may live on (`sfsample watch` between two slices, a user of the library), but traces no

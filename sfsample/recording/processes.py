@@ -116,7 +116,7 @@ class Recording(NamedTuple):
     options: RecordOptions
     profile: Profile
     duration: float | None = None  # seconds; None: until the processes end
-    start: float | None = None  # time.monotonic at the start of an earlier sampler; None: no earlier sampler
+    start: float | None = None  # time.monotonic when the replaced sampler started; None: it replaces none
     tell: Callable[[str], object] = str  # called with a text after missed ticks, at most once a second
     images: ImageCache | None = None  # opened files, for processes that are opened during the recording
 

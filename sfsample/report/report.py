@@ -84,7 +84,7 @@ class Report(NamedTuple):
 
 
 class Numbers(dict[_T, int]):
-    """Numbers values from 0 on, in the order of their first look-ups."""
+    """Gives each value a number from 0 on, in the order of first look-ups."""
 
     def __missing__(self, value: _T) -> int:
         self[value] = number = len(self)

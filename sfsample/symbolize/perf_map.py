@@ -74,7 +74,7 @@ class PerfMap:
 
 
 def _columns(data: bytes) -> "tuple[array[int], array[int], array[int]]":
-    """Return columns: start, end and offset of the name of each line that can be parsed."""
+    """Return columns for the lines that can be parsed: start and end of the code, offset of the name."""
     starts, ends, names = array("Q"), array("Q"), array("Q")
     for line in _LINE.finditer(data):
         start, size = int(line[1], 16), int(line[2], 16)

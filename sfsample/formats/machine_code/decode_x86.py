@@ -174,7 +174,7 @@ class _Decoder:
         return bool(operand < i.op_count and i.op_kind(operand) == self._iced.OpKind.REGISTER)
 
     def _memory_operand(self, i: Any) -> tuple[int, int] | None:  # noqa: ANN401
-        """Return base and offset of the operand in memory; None: no such operand, or an index or segment."""
+        """Return base and offset of the memory operand; None: none, or it has an index or segment."""
         base = self._numbers.get(i.memory_base)
         if base is None or i.memory_index != self._iced.Register.NONE or i.has_segment_prefix:
             return None

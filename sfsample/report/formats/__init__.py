@@ -68,7 +68,7 @@ def read_report(path: str) -> Report:
 
 
 def parse(data: bytes) -> Report:
-    """Return the report in the bytes of a file.  Raises BadInput."""
+    """Read a report from the bytes of a file.  Raises BadInput."""
     budget = ReadingBudget(len(data))
     if data[:2] == b"\x1f\x8b":
         data = _decompress(data)

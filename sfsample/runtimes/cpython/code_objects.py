@@ -115,8 +115,8 @@ class CodeObjects:
     def _keys(self, addresses: Sequence[int], read: ReadMany) -> list[bytes | None]:
         """Return the key of the code object at each address; two code objects have different keys.
 
-        Since 3.12 a header has a version that no other header has.  In 3.11 the key also has the characters
-        of the name, because a new string may get the address of a freed string.
+        Since 3.12 the header of each code object has its own number (`co_version`).  In 3.11 the key also
+        has the characters of the name, because a new string may get the address of a freed string.
         """
         layout = self._layout
         headers = read([header_of(layout, address) for address in addresses])

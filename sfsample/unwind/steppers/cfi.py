@@ -52,7 +52,7 @@ class CfiStepper:
 def _next_if_late(table: EhFrame, current: RowRange) -> CfiRow | None:
     """Return the next row if it is already valid here, because it describes words that the caller has pushed.
 
-    In glibc's _dl_runtime_resolve on AArch64, the table describes the stub's words one instruction late.
+    In glibc's _dl_runtime_resolve (AArch64), the row for the PLT stub's pushes is one instruction late.
     """
     if current.row.ra_register in current.row.rules:
         return None
