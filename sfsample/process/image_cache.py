@@ -1,4 +1,4 @@
-"""Shares ELF files, unwind tables and root directories among processes, so that none is opened twice.
+"""Shares ELF files, unwind tables and root directories among processes, and keeps processes for a next slice.
 
 Two files are the same if their device, inode, time of the last change and size are the same.  Only the kernel
 sets these values, while any program can make a file with the same build-id or path.  Processes share tables
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ImageCache:
-    """The opened files of one recording, or of all slices of a watch."""
+    """The opened files of one recording; in a watch, the files and processes of all slices."""
 
     def __init__(self) -> None:
         self._images = WeakValueDictionary[tuple[object, ...], ElfImage]()

@@ -325,15 +325,16 @@ class StepperChain:
         module = self._modules.find(target) if target is not None else None
         if target is None or module is None or callee is None or target == frame.pc:
             return True
-        start, runs = module.function_start(target), None
+        start = module.function_start(target)
         if start is not None and start == callee.function_start(frame.lookup_pc):
             return True
-        if module is callee and module.image.machine == AMD64.machine:
+        if module.image.machine != AMD64.machine:  # only x86-64 code is analysed
+            return start is None
+        runs = None
+        if module is callee:
             runs = code_of(module).runs_from(module.vaddr(target), module.vaddr(frame.pc))
         may_run = start is None if runs is None else runs
-        return may_run or (
-            module.image.machine == AMD64.machine and self._jumps_to_file(module, target, callee, frame)
-        )
+        return may_run or self._jumps_to_file(module, target, callee, frame)
 
     def _jumps_to_file(self, module: Module, target: int, callee: Module, frame: Frame) -> bool:
         """Return True if the function at `target` may jump through the GOT to the function of `frame`."""
