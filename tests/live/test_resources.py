@@ -19,6 +19,7 @@ from sfsample.recording.options import RecordOptions
 from sfsample.recording.processes import Processes, Recording
 from sfsample.recording.profile import Profile
 from sfsample.recording.ptrace_sampler import PtraceSampler
+from sfsample.recording.stats import Pauses
 from tests.live.chains import Checker, listed_chains
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import extended, fixture, running, started, states, tids, wait_until
@@ -71,6 +72,13 @@ def test_refused_recording_closes_its_files():
         assert open_files() == files
 
 
+def fill(pauses: Pauses) -> None:
+    """Count a pause of each length that is told apart, so that further pauses take no memory."""
+    for exponent in range(8):
+        for digits in range(100, 1000):
+            pauses.add(digits * 10**exponent)
+
+
 @pytest.mark.parametrize(
     "scenario",
     [extended("leaf"), "threads", extended("signal")],
@@ -83,6 +91,8 @@ def test_ticks_cost_no_memory(scenario):
             Recording(Processes([live]), RecordOptions(rate=2000, mode="wall"), Profile(1))
         )
         stats, sizes = sampler.profile.stats, []
+        fill(stats.pauses)
+        fill(stats.held)
         tracemalloc.start()
         try:
 
