@@ -4,6 +4,7 @@ import json
 import subprocess
 from collections import Counter
 from contextlib import contextmanager
+from itertools import pairwise
 
 import pytest
 
@@ -64,7 +65,7 @@ def running(directory):
 
 
 def test_stacks_of_threads_from_c_are_whole(tmp_path):
-    reasons, names, wrong = Counter(), Counter(), Counter()
+    reasons, names, wrong, callers_of_go = Counter(), Counter(), Counter(), Counter()
     with running(tmp_path) as (process, begin):
         stacks = captured(process.pid)
         next(stacks)
@@ -72,7 +73,9 @@ def test_stacks_of_threads_from_c_are_whole(tmp_path):
         for number, taken in enumerate(stacks):
             pairs = zip(taken.stack.frames, taken.modules, strict=True)
             reasons[taken.stack.stop_reason] += 1
-            names.update({function_of(module, frame.pc)[0] for frame, module in pairs})
+            chain = [function_of(module, frame.pc)[0] for frame, module in pairs]
+            names.update({*chain})
+            callers_of_go.update(caller for name, caller in pairwise(chain) if name == "runtime.cgocallback")
             wrong.update(wrong_edges(taken))
             crossings = names["runtime.systemstack"], names["runtime.cgocallback"]
             if number >= STACKS and all(crossings):
@@ -81,6 +84,7 @@ def test_stacks_of_threads_from_c_are_whole(tmp_path):
         assert_untraced(process.pid)
         assert process.poll() is None
     assert wrong == {}
+    assert callers_of_go.keys() == {"crosscall2"}  # function in C; the goroutine's own stack has no callers
     assert reasons[StopReason.OUTERMOST] >= 0.99 * reasons.total(), reasons
 
 
