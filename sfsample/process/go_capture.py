@@ -8,6 +8,7 @@ Source: Go, src/cmd/link/internal/ld/data.go and src/runtime/tls_amd64.s.
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import takewhile
 from struct import iter_unpack
 from typing import NamedTuple
@@ -23,13 +24,14 @@ from sfsample.modules.module import Module
 from sfsample.process.beside import Beside, Room
 from sfsample.process.process import LiveProcess
 from sfsample.process.thread import Thread
-from sfsample.process.vm import Pieces, read_memory
+from sfsample.process.vm import CopyBuffer, Pieces, read_memory
 from sfsample.runtimes.go.goroutines import GoroutineReader, find_goroutines
 from sfsample.runtimes.go.layout import Goroutine, GoRuntimeLayout, layout_of
 from sfsample.runtimes.go.pending_unlocks import DeferReader, Unlock
 from sfsample.runtimes.go.plan import GoPlan, find_plan
 
 _FS_BASE = 58  # DWARF number
+_PAIR_BYTES = 16  # largest piece that a plan reads by itself: the bounds of a stack
 _TLS_BYTES = 1 << 12  # bytes below fs.base that are searched for the address of the goroutine
 _MAX_SEARCHES = 64  # failed searches for a thread's goroutine, for all threads of a process
 
@@ -64,7 +66,7 @@ class GoCapture:
         base = snapshot.registers.get(_FS_BASE) if stack.stop_reason is StopReason.REGISTER_UNKNOWN else None
         if not base or thread.goroutine is not None or self._searches >= _MAX_SEARCHES:
             return False
-        plan = self._find_plan(base, self._process.own_id(thread.tid))
+        plan = self._find_plan(base, thread.tid)
         self._searches += plan is None
         if plan is not None:
             thread.goroutine = Beside(plan, self._room, self._process.arch.byteorder)
@@ -73,10 +75,11 @@ class GoCapture:
 
     def _find_plan(self, base: int, tid: int) -> GoPlan | None:
         """Return the plan for a thread; `base`: its fs.base."""
-        layout = self.find_layout()
+        layout, own_id = self.find_layout(), self._process.own_id(tid)
+        read = partial(CopyBuffer(_PAIR_BYTES).read, tid)  # reads in the pause, so it has a buffer
         data = self._read(base - _TLS_BYTES, _TLS_BYTES) if layout is not None else None
         words = [word for (word,) in iter_unpack("<Q", data or b"") if word and not word % 8]
-        plans = (find_plan(layout, word, tid, self._read) for word in reversed(words) if layout is not None)
+        plans = (find_plan(layout, word, own_id, read) for word in reversed(words) if layout is not None)
         return next(filter(None, plans), None)
 
     def prepare(self, thread: Thread) -> None:

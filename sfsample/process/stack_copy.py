@@ -50,8 +50,9 @@ class StackCopy:
         high = thread.stack_extent[1]
         if not high:
             return
-        self._buffer.fill(thread.tid, high - _REHEARSED_BYTES, _REHEARSED_BYTES)
-        if thread.beside is not None:
+        if thread.beside is None:
+            self._buffer.fill(thread.tid, high - _REHEARSED_BYTES, _REHEARSED_BYTES)
+        else:
             thread.beside.fill(thread.tid, self._buffer, high - _REHEARSED_BYTES, _REHEARSED_BYTES)
             self._follow(thread.beside, high - _REHEARSED_BYTES, _REHEARSED_BYTES, NO_LIMIT_NS)
 

@@ -47,6 +47,10 @@ class CopyBuffer:
         count: int = readv(pid, self._local_at, 1, self._remote_at, 1, 0)
         return max(count, 0)
 
+    def read(self, pid: int, address: int, size: int) -> bytes | None:
+        """Return exactly `size` bytes at `address`, or None."""
+        return bytes(self.bytes[:size]) if size and self.fill(pid, address, size) == size else None
+
 
 class Pieces:
     """Small pieces of target memory (address, size), which sfsample reads together, again and again."""
@@ -85,5 +89,4 @@ def may_access(pid: int) -> bool:
 
 def read_memory(pid: int, address: int, size: int) -> bytes | None:
     """Return exactly `size` bytes at `address`, or None.  Each call allocates a buffer, which is slow."""
-    buffer = CopyBuffer(size)
-    return bytes(buffer.bytes) if size and buffer.fill(pid, address, size) == size else None
+    return CopyBuffer(size).read(pid, address, size)

@@ -15,7 +15,7 @@ from sfsample.core.memory import word_in
 # offsets that all versions share
 G_STACK_LOW, G_STACK_HIGH, G_DEFERS, G_M, G_SP, G_PC, G_SELF = 0, 8, 40, 48, 56, 64, 72
 M_SCHEDULER = 0  # offset of m.g0, the goroutine on whose stack the scheduler runs
-G_BYTES = 152  # bytes of a `g` that are copied in a pause
+G_BYTES = 112  # bytes of a `g` that are copied in a pause: bounds of its stack, m, sched
 _BYTES_OF_COLLECTOR = 7  # bytes from waitreason on that the garbage collector changes
 _SCAN = 0x1000  # bit of a status: the garbage collector scans the stack
 _IDLE, _RUNNING, _SYSCALL, _WAITING = 0, 2, 3, 4

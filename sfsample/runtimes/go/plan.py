@@ -39,23 +39,24 @@ class GoPlan:
     """The copies that one thread needs.  `m` and `scheduler`: addresses of the thread's `m` and g0."""
 
     def __init__(self, layout: GoRuntimeLayout, m: int, scheduler: int, read: ReadMemory) -> None:
-        self._layout, self._m, self._scheduler, self._read = layout, m, scheduler, read
-        self._m_bytes = layout.m_goroutine + 8  # bytes of the `m` that are copied
-        self.groups: tuple[tuple[Span, ...], ...] = (((m, self._m_bytes), (scheduler, G_BYTES)),)
+        self._layout, self._scheduler, self._read = layout, scheduler, read
+        self._current = m + layout.m_goroutine  # address of m.curg
+        self.groups: tuple[tuple[Span, ...], ...] = (((self._current, 8), (scheduler, G_BYTES)),)
         self._other: Span = 0, 0  # address and size of the copy of the other stack; (0, 0): none
 
     def follow(self, room: Copying, stack: BytesMemory) -> None:
         """Copy the goroutine, and the stack that the thread does not use now."""
         self._other = 0, 0
-        m, words = room.find(self._m, self._m_bytes), room.words
-        goroutine = words[m + self._layout.m_goroutine // 8] if m >= 0 else 0
+        current, words = room.find(self._current, 8), room.words
+        goroutine = words[current] if current >= 0 else 0
         before = room.copy(goroutine, G_BYTES) if goroutine else -1
         scheduler = room.find(self._scheduler, G_BYTES)
         if before < 0 or scheduler < 0:
             return
         low, high, sp = (words[before + offset // 8] for offset in _STACK)
         own_low, own_high, own_sp = (words[scheduler + offset // 8] for offset in _STACK)
-        if low <= stack.base < high:
+        is_on_goroutine = low <= stack.base < high
+        if is_on_goroutine:
             sp, high = own_sp, own_high  # copy the stack of g0: C code may have called the goroutine
         elif not own_low <= stack.base < own_high:
             # a signal handler runs on a third stack; the sp that the runtime has noted is an old one
@@ -63,13 +64,13 @@ class GoPlan:
         size = min(high - sp & -8, _MAX_STACK_BYTES)
         if sp % 8 or size <= 0 or room.copy(sp, size) < 0:
             return
-        after = room.copy(goroutine, G_BYTES)
+        after = before if is_on_goroutine else room.copy(goroutine, G_BYTES)
         if after >= 0 and words[after : after + G_BYTES // 8] == words[before : before + G_BYTES // 8]:
             self._other = sp, size
 
     def stack_end(self, sp: int) -> int:
         """Return the end of the stack of the thread's goroutine; 0: sp is not in that stack."""
-        goroutine = word_in(self._read(self._m + self._layout.m_goroutine, 8))
+        goroutine = word_in(self._read(self._current, 8))
         bounds = self._read(goroutine + G_STACK_LOW, 16)
         return word_in(bounds, 8) if word_in(bounds) <= sp < word_in(bounds, 8) else 0
 
@@ -86,21 +87,22 @@ class GoPlan:
         return snapshot._replace(registers=snapshot.registers | registers, memory=memory)
 
     def _registers(self, memory: Memory) -> Registers:
-        goroutine = memory.word(self._m + self._layout.m_goroutine)
+        goroutine = memory.word(self._current)
         if goroutine is None:
             return {}
         if not goroutine:  # the thread runs the scheduler
             return {GOROUTINE_LOW: 0, GOROUTINE_HIGH: 0}
-        places = {
-            GOROUTINE_LOW: goroutine + G_STACK_LOW,
-            GOROUTINE_HIGH: goroutine + G_STACK_HIGH,
-            GOROUTINE_SP: goroutine + G_SP,
-            GOROUTINE_PC: goroutine + G_PC,
-            GOROUTINE_FP: goroutine + self._layout.g_fp,
-            SCHEDULER_SP: self._scheduler + G_SP,
+        g, scheduler = memory.read(goroutine, G_BYTES), memory.read(self._scheduler, G_BYTES)
+        if g is None or scheduler is None:
+            return {}
+        return {
+            GOROUTINE_LOW: word_in(g, G_STACK_LOW),
+            GOROUTINE_HIGH: word_in(g, G_STACK_HIGH),
+            GOROUTINE_SP: word_in(g, G_SP),
+            GOROUTINE_PC: word_in(g, G_PC),
+            GOROUTINE_FP: word_in(g, self._layout.g_fp),
+            SCHEDULER_SP: word_in(scheduler, G_SP),
         }
-        words = {register: memory.word(address) for register, address in places.items()}
-        return {register: word for register, word in words.items() if word is not None}
 
 
 def find_plan(layout: GoRuntimeLayout, goroutine: int, tid: int, read: ReadMemory) -> GoPlan | None:
