@@ -39,7 +39,7 @@ _MAX_SEARCHES = 64  # failed searches for a thread's goroutine, for all threads 
 class FoundGoroutine(NamedTuple):
     """A goroutine, its stack if no thread runs it, and its pending deferred Unlock calls."""
 
-    goroutine: Goroutine  # the goroutine, without the copy of its stack
+    goroutine: Goroutine
     stack: Stack | None
     unlocks: tuple[Unlock, ...]
 

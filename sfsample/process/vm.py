@@ -4,9 +4,10 @@ Source: process_vm_readv(2).
 """
 
 import ctypes
+from array import array
 from collections.abc import Sequence
 from errno import EPERM
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 
 _IOV_MAX = 1024  # pieces that one call can read
 libc = ctypes.CDLL(None, use_errno=True)
@@ -64,7 +65,7 @@ class Pieces:
         for at in range(0, len(pieces), _IOV_MAX):
             batch = pieces[at : at + _IOV_MAX]
             local = Iovec(address, sum(size for _, size in batch))
-            self._calls.append((local, (Iovec * len(batch))(*(Iovec(*piece) for piece in batch))))
+            self._calls.append((local, array("Q", chain.from_iterable(batch))))
             address += local.len
         self._offsets = [0, *accumulate(size for _, size in pieces)]
 
@@ -76,7 +77,8 @@ class Pieces:
     def read(self, pid: int) -> bytearray:
         """Return the joined pieces, valid until the next call; empty: a piece is unreadable."""
         for local, remote in self._calls:
-            if readv(pid, ctypes.byref(local), 1, remote, len(remote), 0) != local.len:
+            address, words = remote.buffer_info()
+            if readv(pid, ctypes.byref(local), 1, address, words // 2, 0) != local.len:
                 return bytearray()
         return self._bytes
 

@@ -82,15 +82,14 @@ class GoRuntimeLayout(NamedTuple):
 
         `reasons`: texts of the reasons to wait, by number.  In a system call, pc and sp are the caller's.
         """
-        status = int.from_bytes(g[self.g_status : self.g_status + 4], "little") & ~_SCAN
-        goid, _, since, reason = unpack_from("<QQQB", g, self.g_status + 8)
+        status, _, goid, _, since, reason = unpack_from("<IIQQQB", g, self.g_status)
+        status &= ~_SCAN
         if status in _DEAD or not goid:
             return None
         text = reasons[reason] if status == _WAITING and reason < len(reasons) else ""
         parent, created_at = unpack_from("<QQ", g, self.g_created - 8)
-        sp, pc, fp = word_in(g, G_SP), word_in(g, G_PC), word_in(g, self.g_fp)
-        flags = self.g_status + 32 + _BYTES_OF_COLLECTOR
-        place = g[self.g_status + 8 : self.g_status + 16] + g[G_SP : G_PC + 8] + g[flags : self.g_locked]
+        high, defers, m, sp, pc = unpack_from("<8xQ24x4Q", g)  # G_STACK_HIGH, and from G_DEFERS on
+        fp = word_in(g, self.g_fp)
         if status == _SYSCALL and word_in(g, self.g_syscall):
             (sp, pc), fp = unpack_from("<QQ", g, self.g_syscall), 0
         elif status in (_IDLE, _RUNNING):
@@ -98,9 +97,13 @@ class GoRuntimeLayout(NamedTuple):
         return Goroutine(
             address, goid, text or _STATUS_TEXTS.get(status, f"status {status}"),
             since if status == _WAITING else 0, parent if self.g_has_parent else 0, created_at,
-            word_in(g, G_M), pc, sp, fp, word_in(g, G_STACK_HIGH), word_in(g, G_DEFERS),
-            word_in(g, self.g_waiting), word_in(g, self.g_until), place,
+            m, pc, sp, fp, high, defers, word_in(g, self.g_waiting), word_in(g, self.g_until), self.place(g),
         )  # fmt: skip
+
+    def place(self, g: bytes) -> bytes:
+        """Return `Goroutine.place` from the first bytes of the structure; it begins with the id."""
+        flags = self.g_status + 32 + _BYTES_OF_COLLECTOR
+        return g[self.g_status + 8 : self.g_status + 16] + g[G_SP : G_PC + 8] + g[flags : self.g_locked]
 
 
 _LAYOUTS = {  # key: minor version
