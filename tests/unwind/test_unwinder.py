@@ -41,7 +41,8 @@ def test_code_is_analysed_only_if_a_word_was_popped():
     saves_rbx = LEAF._replace(registers=((RBX, Rule(CFA, -16, deref=True)),), kept=(FP,))
     for first, is_analysed in ((LEAF, False), (saves_rbx, True)):
         code = RowsByPc({}, Found.CODE)
-        stack = walk(words(CODE + 0x10), RowsByPc({CODE: first, CODE + 0x10: by_rbx}), code)
+        rows = RowsByPc({CODE: first, CODE + 0x10: by_rbx}, Found.EH_FRAME)
+        stack = walk(words(CODE + 0x10), rows, code)
         assert stack.stop_reason is StopReason.REGISTER_UNKNOWN
         assert any(frame.exact for frame in code.asked) == is_analysed
 
