@@ -70,7 +70,7 @@ class GoCapture:
         self._searches += plan is None
         if plan is not None:
             thread.goroutine = Beside(plan, self._room, self._process.arch.byteorder)
-            thread.stack_end = plan.stack_end
+            thread.goroutine_stack = plan.stack_bounds
         return plan is not None
 
     def _find_plan(self, base: int, tid: int) -> GoPlan | None:

@@ -58,10 +58,12 @@ class StackCopy:
 
     def fill(self, thread: Thread, sp: int, until_ns: int = NO_LIMIT_NS) -> None:
         """Copy the stack from `sp` on, until `until_ns` (perf_counter_ns), but at least its first piece."""
+        if thread.goroutine_stack is not None:
+            low, high = thread.goroutine_stack()
+            if low <= sp < high:
+                thread.stack_extent = low, high
         tid, (low, high) = thread.tid, thread.stack_extent
         end = high if low <= sp < high else ADDRESS_SPACE
-        if thread.stack_end is not None:
-            end = thread.stack_end(sp) or end
         self._until_ns, self._out_of_time = until_ns, False
         self._beside = thread.beside
         self._base, self._requested, self._count = self._copy_from(self._buffer, tid, sp, end)

@@ -68,11 +68,10 @@ class GoPlan:
         if after >= 0 and words[after : after + G_BYTES // 8] == words[before : before + G_BYTES // 8]:
             self._other = sp, size
 
-    def stack_end(self, sp: int) -> int:
-        """Return the end of the stack of the thread's goroutine; 0: sp is not in that stack."""
-        goroutine = word_in(self._read(self._current, 8))
-        bounds = self._read(goroutine + G_STACK_LOW, 16)
-        return word_in(bounds, 8) if word_in(bounds) <= sp < word_in(bounds, 8) else 0
+    def stack_bounds(self) -> Span:
+        """Return first address and end of the stack of the thread's goroutine; (0, 0): unknown."""
+        bounds = self._read(word_in(self._read(self._current, 8)) + G_STACK_LOW, 16)
+        return word_in(bounds), word_in(bounds, 8)
 
     def complete(self, snapshot: ThreadSnapshot) -> ThreadSnapshot:
         """Add the goroutine's registers and the other stack to a snapshot, as far as they were copied."""
