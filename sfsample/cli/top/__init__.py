@@ -23,6 +23,7 @@ from sfsample.cli.record_options import TopCommand
 from sfsample.cli.terminal import say, spelled
 from sfsample.cli.top.view import FAINT, PLAIN, SELECTED, TITLE, FindFrames, Line, TopView
 from sfsample.core.checkpoint import SUSPEND_LOCK
+from sfsample.core.quantities import listed
 from sfsample.errors import NoThread, SfsampleError, UsageError
 from sfsample.process.thread_files import open_many
 from sfsample.recording.profile import LiveWindow
@@ -166,7 +167,7 @@ class _Session:
 
     def _draw(self, screen: Screen) -> None:
         window, view, profile = self._window, self._view, self._window.profile
-        view.title = ", ".join(f"{profile.processes.get(pid, '?')} {pid}" for pid in self._pids)
+        view.title = listed([f"{profile.processes.get(pid, '?')} {pid}" for pid in self._pids], 2)
         now_ns = round((time.monotonic() - self._started_s) * 1e9)
         with SUSPEND_LOCK:
             view.update(window.last(now_ns), self._find_frames, profile, min(now_ns, window.length_ns))

@@ -177,7 +177,7 @@ class TopView:
         paused = "  PAUSED" if self.paused else ""
         classes = next(wait_lines(report, {}), "") if self.view == WAITS else ""
         return [
-            Line(f"sfsample top  {self.title}  {report.total()} samples in {window_s:g} s{paused}", TITLE),
+            Line(f"sfsample top{paused}  {self.title}  {report.total()} samples in {window_s:g} s", TITLE),
             Line(f"CPU {cpu}  sampler {100 * overhead:.1f} % of a CPU  {pause}"),
             Line(losses, TITLE if truncated or stats.late_ticks else FAINT),
             *([Line(classes)] if classes else []),
@@ -229,7 +229,7 @@ class TopView:
         style = SELECTED if selected else PLAIN
         if self.view == WAITS:
             share = _percent(row.first, self.report.total(WALL))
-            lock = f"{row.first / 1e9:>6.2f} s {share:>7} {row.second:>7}   {row.name}"
+            lock = f"{row.first / 1e9:>6.2f} s {share:>7} {row.second or '-':>7}   {row.name}"
             return [Line(line, style) for line in (lock, f"{'':10}{row.where}")[: 1 + bool(row.where)]]
         second = _percent(row.second, self.report.total() if row.task is None else self.span_ns)
         text = f"{_percent(row.first, self.report.total()):>7} {second:>8}   "
@@ -276,10 +276,8 @@ def report_of(records: Iterable[WindowRecord], find_frames: FindFrames, profile:
         weights = sum(record.times for record in group), sum(record.wall_ns for record in group)
         thread = ReportThread(*names, pid_of(key.process_key), key.tid)
         builder.add(thread, frames, str(key.stop_reason), weights)
-        if wait := lock_wait(frames[::-1]):
-            are_tasks = frames[-1].text.startswith(_TASKS)
-            for record in group:
-                waiting[wait.name, record.at_ns] += record.times if are_tasks else 1
+        if (wait := lock_wait(frames[::-1])) and not frames[-1].text.startswith(_TASKS):
+            waiting.update((wait.name, record.at_ns) for record in group)
     most = Counter[str]()
     for (name, _), number in waiting.items():
         most[name] = max(most[name], number)
