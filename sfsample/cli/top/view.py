@@ -23,7 +23,8 @@ from sfsample.symbolize.named_frame import NamedFrame
 
 PLAIN, TITLE, SELECTED, FAINT = "plain", "title", "selected", "faint"
 _NAME_WIDTH = 15  # columns: the longest name of a thread
-FUNCTIONS, THREADS, PROCESSES, WAITS = VIEWS = ("functions", "threads", "processes", "waits")
+FUNCTIONS, THREADS, PROCESSES, WAITS = "functions", "threads", "processes", "waits"
+_NEXT = {FUNCTIONS: THREADS, THREADS: PROCESSES, PROCESSES: FUNCTIONS, WAITS: THREADS}  # key `t`
 KEYS = "q quit  w waits  t threads, processes  s sort  p pause  / search  c callers  Esc"
 _STEPS = {"up": -1, "down": 1, "page up": -10, "page down": 10}  # rows
 _TASKS = ("[task ", "[goroutine ")  # starts of the outermost frames of tasks and goroutines (--tasks)
@@ -78,7 +79,7 @@ class TopView:
             return
         match key:
             case "t":
-                self._show(VIEWS[(VIEWS.index(self.view) + 1) % len(VIEWS)])
+                self._show(_NEXT[self.view])
             case "w":
                 self._show(WAITS)
             case "s":
@@ -295,11 +296,13 @@ def only_waiters(report: Report, lock: str) -> Report:
 
 
 def function_rows(report: Report, callers_of: str | None) -> Iterator[Row]:
-    """Return a row for each function, or for each caller of the function `callers_of`."""
+    """Return a row for each function, or for each caller of `callers_of`; holders' frames do not count."""
     names = [(frame.text, (frame.module or "").rpartition("/")[2]) for frame in report.frames]
     own, total = Counter[FunctionName](), Counter[FunctionName]()
+    waits = {at for at, frame in enumerate(report.frames) if frame.kind == "w"}
     for stack in report.stacks:
-        frames = _callers([names[at] for at in stack.frames], callers_of)
+        begin = max((index for index, at in enumerate(stack.frames) if at in waits), default=0)
+        frames = _callers([names[at] for at in stack.frames[begin:]], callers_of)
         if frames:
             own[frames[0]] += stack.weights[0]
         for name in set(frames):

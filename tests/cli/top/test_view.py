@@ -123,7 +123,7 @@ def test_c_shows_functions_of_the_selected_process():
     assert [(row.name, row.where, row.first) for row in view.rows] == [("p", "1", 10)]
     assert " PID  PROCESS" in screen(view)[3]
     assert "(process 1)" in screen(top(BUSY, "t", "t", "c"))[3]
-    assert top(BUSY, "t", "t", "t", "t").view == "functions"
+    assert top(BUSY, "t", "t", "t").view == "functions"
 
 
 WAITING = window(
@@ -143,8 +143,15 @@ def test_w_shows_what_threads_wait_for_and_who_holds_it_up():
         "",
     ]
     assert "--blame" not in screen(TopView("p 1", blame=True))[3]
-    assert top(WAITING, "t", "t", "t").rows == view.rows
+    assert top(WAITING, "w", "t").view == "threads"
     assert [row.name for row in top(WAITING, "w", "/", "w", "r", "i").rows] == ["[mutex a]"], "the holder"
+
+
+def test_functions_of_holders_are_no_functions_of_the_waiting_thread():
+    assert [(row.name, row.first, row.second) for row in top(WAITING).rows] == [
+        ("[mutex a]", 50, 50), ("[epoll_wait]", 20, 20), ("[mutex]", 20, 20), ("[sleep]", 10, 10),
+        ("main", 0, 90), ("hash", 0, 40), ("get", 0, 30),
+    ]  # fmt: skip
 
 
 def test_most_waiters_at_once_are_those_of_one_tick():
