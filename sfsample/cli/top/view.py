@@ -6,7 +6,7 @@ every text from the target is made printable (tests/cli/top/test_view.py).
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 from sfsample.core.printable import columns, fit, printable
@@ -270,7 +270,7 @@ def report_of(records: Iterable[WindowRecord], find_frames: FindFrames, profile:
     groups = defaultdict[StackKey, list[WindowRecord]](list)
     for record in records:
         groups[record.key].append(record)
-    builder, waiting = ReportBuilder((SAMPLES, WALL)), Counter[tuple[str, int]]()
+    builder, changes = ReportBuilder((SAMPLES, WALL)), defaultdict[str, list[tuple[int, int]]](list)
     for key, group in groups.items():
         frames = [frame for location in key.locations for frame in find_frames(location)]
         names = profile.processes.get(key.process_key, "?"), profile.threads.get(key.thread, "?")
@@ -278,10 +278,9 @@ def report_of(records: Iterable[WindowRecord], find_frames: FindFrames, profile:
         thread = ReportThread(*names, pid_of(key.process_key), key.tid)
         builder.add(thread, frames, str(key.stop_reason), weights)
         if (wait := lock_wait(frames[::-1])) and not frames[-1].text.startswith(_TASKS):
-            waiting.update((wait.name, record.at_ns) for record in group)
-    most = Counter[str]()
-    for (name, _), number in waiting.items():
-        most[name] = max(most[name], number)
+            begins, ends = {row.at_ns - row.wall_ns for row in group}, {row.at_ns for row in group}
+            changes[wait.name] += [(at, 1) for at in begins - ends] + [(at, -1) for at in ends - begins]
+    most = {name: max(accumulate(step for _, step in sorted(rows))) for name, rows in changes.items()}
     return builder.finish()._replace(stats=ReportStats({"most_waiters": {"": most}}))
 
 
