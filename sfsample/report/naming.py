@@ -45,9 +45,8 @@ def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
     stats["problems"] = [*problems]
     most = stats["most_waiters"] = defaultdict[str, Counter[str]](Counter)  # key: pid, then lock
     for key, number in profile.waiters.most.items():
-        frames = [frame for location in reversed(key.locations) for frame in reversed(named(location))]
-        if wait := lock_wait(frames):
-            most[str(pid_of(key.process_key))] |= Counter({wait.name: number})
+        if wait := lock_wait([frame for location in key.locations for frame in named(location)]):
+            most[str(pid_of(key.process_key))] |= Counter({wait[0]: number})
     return builder.finish()._replace(
         started_ns=profile.started_ns or None,
         rate_hz=profile.stats.rate_hz,

@@ -104,14 +104,6 @@ def _texts(frames: Sequence[NamedFrame]) -> tuple[str, ...]:
 _Holders = defaultdict[str, Counter[str]]  # ns by holder, and by the wait of this holder
 
 
-class LockWait(NamedTuple):
-    """The parts of a stack that waits for a lock, another thread or another process."""
-
-    name: str  # name in the table; if the wait names no object, with the function that waits
-    waiter: Sequence[NamedFrame]  # frames of the waiting thread before the wait, the outermost first
-    holder: Sequence[NamedFrame]  # mark of the holder, its frames, the mark of its own holder, ...; or empty
-
-
 class LockRow(NamedTuple):
     """A line of the table of waits."""
 
@@ -121,25 +113,31 @@ class LockRow(NamedTuple):
     holder: str  # share of `ns` with a known holder, and the holder of most of this time; "": unknown
 
 
-def lock_wait(frames: Sequence[NamedFrame]) -> LockWait | None:
-    """Return the wait of a stack; None: the table leaves out the wait.  `frames`: outermost first."""
+def lock_wait(frames: Sequence[NamedFrame]) -> tuple[str, Sequence[NamedFrame]] | None:
+    """Return the name of what a thread waits for, and the frames of its holders; None: not in the table.
+
+    `frames`: innermost first.  The frames of holders begin with the mark of the first holder.  If the text of
+    the wait names no object, the name has the function that waits.
+    """
+    frames = frames[::-1]
     at = next((at for at, frame in enumerate(frames) if frame.kind == "w"), None)
     if at is None or frames[at].found == "idle":
         return None
-    text, waiter, holder = frames[at].text, frames[:at], frames[at + 1 :]
-    name = f"{text} in {_function(waiter) or '?'}" if _NAMELESS.fullmatch(text) else text
-    return LockWait(name, waiter, holder) if holder or frames[at].raw in _FOR_THREADS else None
+    text, holders = frames[at].text, frames[at + 1 :]
+    name = f"{text} in {_function(frames[:at]) or '?'}" if _NAMELESS.fullmatch(text) else text
+    return (name, holders) if holders or frames[at].raw in _FOR_THREADS else None
 
 
 def lock_rows(report: Report) -> list[LockRow]:
     """Return a row for each thing that threads wait for, the longest wait first."""
     totals, holders = Counter[str](), defaultdict[str, _Holders](lambda: defaultdict(Counter))
     for stack, ns in zip(report.stacks, report.column(WALL), strict=True):
-        if wait := lock_wait([report.frames[at] for at in reversed(stack.frames)]):
-            totals[wait.name] += ns
-            if wait.holder:
-                holder, its_wait = _first_holder(wait.holder)
-                holders[wait.name][holder][its_wait] += ns
+        if wait := lock_wait([report.frames[at] for at in stack.frames]):
+            name, behind = wait
+            totals[name] += ns
+            if behind:
+                holder, its_wait = _first_holder(behind)
+                holders[name][holder][its_wait] += ns
     most = report.stats.most_waiters
     return [LockRow(name, ns, most[name], _held_by(holders[name], ns)) for name, ns in totals.most_common()]
 

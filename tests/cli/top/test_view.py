@@ -142,7 +142,10 @@ def test_w_shows_what_threads_wait_for_and_who_holds_it_up():
         "  0.20 s  20.0 %       1   [mutex] in hash",
         "",
     ]
-    assert "--blame" not in screen(TopView("p 1", blame=True))[3]
+    blaming = TopView("p 1", blame=True)
+    blaming.key("w")
+    update(blaming, WAITING)
+    assert screen(blaming)[4].endswith("THREADS WAIT FOR")
     assert top(WAITING, "w", "t").view == "threads"
     assert [row.name for row in top(WAITING, "w", "/", "w", "r", "i").rows] == ["[mutex a]"], "the holder"
 
@@ -172,13 +175,13 @@ def test_most_waiters_at_once():
 def test_enter_shows_the_functions_that_wait_for_a_lock():
     view = top(WAITING, "w", "enter")
     assert [(row.name, row.first, row.second) for row in view.rows] == [
-        ("get", 30, 30), ("hash", 20, 20), ("main", 0, 50)
+        ("[mutex a]", 50, 50), ("main", 0, 50), ("get", 0, 30), ("hash", 0, 20)
     ]  # fmt: skip
-    assert screen(view)[3] == "  CALL*   TOTAL    WAIT FOR [mutex a]"
+    assert screen(view)[3] == "  OWN *   TOTAL    FUNCTION  (waits for [mutex a])"
     view = top(WAITING, "w", "enter", "enter")
-    assert [(row.name, row.first) for row in view.rows] == [("main", 30)]
-    assert "CALLERS OF get" in screen(view)[3]
-    assert [row.name for row in top(WAITING, "w", "enter", "enter", "escape").rows] == ["get", "hash", "main"]
+    assert [(row.name, row.first) for row in view.rows] == [("get", 30), ("hash", 20), ("main", 0)]
+    assert screen(view)[3] == "  CALL*   TOTAL    CALLERS OF [mutex a]  (waits for [mutex a])"
+    assert top(WAITING, "w", "enter", "enter", "escape").rows == top(WAITING, "w", "enter").rows
     assert top(WAITING, "w", "enter", "escape").view == "waits"
     assert top(WAITING, "w", "enter", "escape", "escape").view == "functions"
     assert top(WAITING, "w", "enter", "t").lock is None
