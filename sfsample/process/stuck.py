@@ -42,7 +42,7 @@ _aside: dict[tuple[int, int], _Aside] = {}
 
 
 def target_of(ident: int) -> int | None:
-    """Return the id of the process on which a thread of sfsample works; None: unknown.
+    """Return the pid of the target on which an OS thread of sfsample works; None: unknown.
 
     The id comes from the innermost Python frame whose `self` or `self.process` has a pid.  (The sampler's
     current process would be wrong: a checkpoint may capture a thread of another process.)

@@ -169,7 +169,7 @@ class PythonRuntime:
         return tid in self._plans
 
     def _own(self, tid: int, plan: Plan, memory: Memory) -> list[int]:
-        """Return the thread states of a plan, without unshared states of another thread in the pause."""
+        """Return a plan's thread states, except those that only another thread could run in the pause."""
         at = self._layout.native_thread_id
         shared = self._states.get(SHARED, ())
         return [state for state in plan.states if memory.word(state + at) in (tid, None) or state in shared]

@@ -246,7 +246,7 @@ def seen_from(row: UnwindRow, state: State) -> UnwindRow | None:
 def _place_in_frame(
     row: UnwindRow, number: int, frame: Value, state: State, lowest: int | None
 ) -> Value | None:
-    """Return the address in the frame where the caller's value of a register is saved by now, or None."""
+    """Return where in the frame the caller's value of a register is saved by now; None: nowhere."""
     value = _value_at_return(row, number, frame)
     place = state.saved(number, lowest) if value == Value(number) else value.place if value else None
     in_frame = place is not None and place.base == frame.base and (lowest is None or place.offset >= lowest)
