@@ -1,7 +1,7 @@
 """Finds pairs of ordinary times, to measure noise: as long and as far apart as the two compared times.
 
-Both times of a pair end before the change (at the end of the first compared time), or both begin after it (at
-the begin of the second).  A pair with the change in between would make the change seem ordinary.
+Both times of a pair end no later than the first compared time, or both begin no earlier than the second.
+Otherwise the change would lie between the two times of the pair, and would seem ordinary.
 
 If the compared times are at least half a day apart, pairs have the same hours of other days, because only
 such pairs show the differences between days.  If the compared times are less than half a day apart, and the

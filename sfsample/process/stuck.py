@@ -1,9 +1,9 @@
 """Finds the process on which an OS thread of sfsample is stuck in a system call, and sets the process aside.
 
 The next call on that process may be stuck, too.  So sfsample does not open the process while the OS thread is
-stuck, and at least for some seconds.  Recordings of other processes go on.  `watch` executes itself again:
-this ends the stuck OS thread, so the kernel releases the target's threads.  `hand_over` and `take_over` pass
-the list of the processes that are set aside through this execve(2).
+stuck, and at least for some seconds.  Recordings of other processes go on.  `watch` executes itself again
+(execve(2)).  This ends the stuck OS thread, so the kernel releases the target's threads.  `hand_over` and
+`take_over` pass the list of set-aside processes to the new program.
 """
 
 import os

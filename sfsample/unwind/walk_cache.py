@@ -105,7 +105,7 @@ class WalkCache:
         return CachedWalk(frames[0].found, needed_fp, unpack, values, owners, frames, end, fp_at)
 
     def _readers(self, frames: Sequence[Frame]) -> tuple[dict[int, int], bool, int | None]:
-        """Return the first reader of each word; True if a CFA needs the first fp; where fp was saved last.
+        """Return (first reader of each word, True if a CFA needs the first fp, address of the last saved fp).
 
         A walk depends on a saved fp if a CFA is computed from it before another frame saves fp.  The reader
         of such a word is the frame that saved the fp.

@@ -51,7 +51,7 @@ class PythonRuntime:
         self._with_gil = with_gil
         self._names = Names(interpreter.layout, read_many, directories)
         self._placer = Placer(interpreter.layout, interpreter.code)
-        self._states: dict[int, list[int]] = {}  # by thread id; listed when the counters were `_created`
+        self._states: dict[int, list[int]] = {}  # thread id -> thread states, at the time of `_created`
         self._counters: tuple[Span, ...] = ()
         self._created: tuple[bytes | None, ...] = ()  # values of `_counters`; (): list the threads again
         self._plans: dict[int, Plan] = {}
