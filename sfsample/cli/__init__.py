@@ -77,7 +77,7 @@ def _run(argv: list[str]) -> int:
         return int(end.code or 0)
     if os.environ.get("SFSAMPLE_LOG") == "debug":
         _start_logging()
-    gc.disable()  # with `freeze` below: garbage collections never visit the objects of modules
+    gc.disable()  # until `freeze` below, so that garbage collections never visit the objects of modules
     module = import_module(f"sfsample.cli.{name_of(command).partition(' ')[0]}")
     gc.freeze()
     gc.enable()

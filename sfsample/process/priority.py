@@ -30,7 +30,7 @@ _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "s390x": 345}
 _ATTR = Struct("IIQiIQQQII")
 _PR_SET_TIMERSLACK = 29  # option of prctl(2): ns that a sleep may last longer; the default is 50,000
 _SHORT_SLICE_NS = 100_000  # shortest slice that the kernel accepts
-_DEFAULT_NS = 0  # value of a slice or a slack that means the kernel's default
+_DEFAULT_NS = 0  # as a time slice or a timer slack: the kernel's default
 _REAL_TIME, _NORMAL = os.sched_param(1), os.sched_param(0)
 _MAX_HURRY_S = 0.3  # seconds of CPU time: most dumps need less, and other programs need CPUs, too
 

@@ -18,7 +18,7 @@ from sfsample.symbolize.named_frame import NamedFrame, clean_name
 from sfsample.symbolize.symbolizer import OfflineSymbolizer, Symbolizer
 
 _LINE = re.compile(r":(\d+|None)\)(?=(_\[p\])?$)")  # the line in the text of a Python frame
-_EXACT = ("context", "signal_frame")  # `found` of frames whose pc is no return address
+_EXACT = ("context", "signal_frame")  # values of `found`; the pc of these frames is no return address
 
 
 def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
