@@ -7,7 +7,7 @@ outermost wait.  A wait further inside belongs to the thread that holds the lock
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import dropwhile, takewhile
+from itertools import dropwhile, islice, takewhile
 
 from sfsample.core.quantities import counted, listed
 from sfsample.core.wait_kind import WaitClass
@@ -20,6 +20,9 @@ from sfsample.waiting.thread import C_LIBRARIES, is_file
 _FOR_THREADS = (WaitClass.LOCK, WaitClass.GIL, WaitClass.CONDITION)  # classes of waits for other threads
 # texts that name no object: one word, or these words
 _NAMELESS = re.compile(r"\[(?!GIL\])(\S+|condition variable|(read|write) lock|chan .*|\S+: pipe)\]")
+# functions of the C++ library that headers put into a program, and files of Python's library
+_CPP_LIBRARY = re.compile(r"(void )?std::|__gthread_")
+_PYTHON_LIBRARY = re.compile(r"/python3[^/]*/((asyncio|concurrent|multiprocessing)/|(threading|queue)\.py$)")
 _ROUNDING = 1.01  # factor: the time of a wait is a number of ticks, so it is not exact
 _RUNNING = NamedFrame("[no wait]", "[no wait]")
 
@@ -102,30 +105,33 @@ def _texts(frames: Sequence[NamedFrame]) -> tuple[str, ...]:
 _Holders = defaultdict[str, Counter[str]]  # ns by holder, and by the wait of this holder
 
 
-def lock_name(frames: Sequence[NamedFrame]) -> str | None:
+def lock_name(frames: Sequence[NamedFrame], *, every: bool = False) -> str | None:
     """Return the name of what a thread waits for, as in the table; None: the table leaves out the wait.
 
     `frames` begins with the outermost frame.  If the text names no object, the function that waits is added.
+    `every`: also name waits for pipes, sockets and children without a known holder.
     """
     at = next((at for at, frame in enumerate(frames) if frame.kind == "w"), None)
     if at is None or frames[at].found == "idle":
         return None
     text, has_holder = frames[at].text, len(frames) > at + 1
     name = f"{text} in {_function(frames[:at]) or '?'}" if _NAMELESS.fullmatch(text) else text
-    return name if has_holder or frames[at].raw in _FOR_THREADS else None
+    return name if every or has_holder or frames[at].raw in _FOR_THREADS else None
 
 
 def lock_lines(report: Report, limit: int) -> Iterator[str]:
     """Yield a line for each thing that threads wait for, if `lock_name` names it, the longest wait first."""
     totals, holders = Counter[str](), defaultdict[str, _Holders](lambda: defaultdict(Counter))
+    in_table = set[str | None]()
     for stack, ns in zip(report.stacks, report.column(WALL), strict=True):
         frames = [report.frames[at] for at in reversed(stack.frames)]
-        if name := lock_name(frames):
+        in_table.add(lock_name(frames))
+        if name := lock_name(frames, every=True):
             totals[name] += ns
             if behind := [*dropwhile(lambda frame: frame.kind != "w", frames)][1:]:
                 holder, wait = _first_holder(behind)
                 holders[name][holder][wait] += ns
-    for name, ns in totals.most_common(limit):
+    for name, ns in islice((row for row in totals.most_common() if row[0] in in_table), limit):
         yield f"{ns / 1e9:.2f} s {name}{_at_once(report, name, ns)}{_held_by(holders[name], ns)}"
 
 
@@ -163,7 +169,8 @@ def _function(frames: Sequence[NamedFrame]) -> str | None:
 
 
 def _is_own(frame: NamedFrame) -> bool:
-    is_library = is_file(frame.module or "", C_LIBRARIES) or "/asyncio/" in (frame.file or "")
+    is_python = frame.kind == "p" and _PYTHON_LIBRARY.search(frame.file or "")
+    is_library = is_python or is_file(frame.module or "", C_LIBRARIES) or _CPP_LIBRARY.match(frame.text)
     return frame.kind not in ("w", "k") and frame.text not in NO_STACK and not is_library
 
 
