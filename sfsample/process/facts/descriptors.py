@@ -348,6 +348,12 @@ class KeptPeers:
         self._searched: dict[str, NearEnd] = {}
         self._found: tuple[PeerProcess, ...] = ()
         self._next_ns = 0  # time from which on the next search is permitted (perf_counter_ns)
+        self._is_wanted = False  # True: `find` was asked for an other end that was not searched
+        self.searches = 0
+
+    def is_due(self) -> bool:
+        """Return True if the next `find` may search for ends that were not searched when it was asked."""
+        return self._is_wanted and time.perf_counter_ns() >= self._next_ns
 
     def want(self, links: Mapping[str, NearEnd]) -> None:
         """Search for these other ends, too, at the next search."""
@@ -361,6 +367,9 @@ class KeptPeers:
             self._found = find_peer_processes(self._searched)
             self._wanted = dict(self._searched) if len(self._searched) < _MAX_KNOWN else {}
             self._next_ns = now_ns + self._pause * (time.thread_time_ns() - used_ns)
+            self._is_wanted, self.searches = False, self.searches + 1
+        elif not is_known:
+            self._is_wanted = True
         ends = [*links.values()]
         return tuple(peer for peer in self._found if peer.near in ends and read_link(peer.file) in links)
 
