@@ -23,6 +23,7 @@ import re
 import socket
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from struct import Struct
@@ -48,7 +49,11 @@ _LOOPBACK_6 = "0" * 24 + ("01000000" if sys.byteorder == "little" else "00000001
 _LOOPBACK_4 = "7F"  # 127.0.0.0/8
 _CONNECTING = "02"  # TCP_SYN_SENT
 _INODE, _UNIX_INODE = 9, 6  # indexes of the field with the inode: in most tables, and in the unix table
-_LOCK_PID, _LOCK_INODE = 3, 4  # indexes of fields in a line of /proc/locks, without the line's number
+_LOCK_MODE, _LOCK_PID, _LOCK_INODE = (
+    2,
+    3,
+    4,
+)  # indexes of fields in a line of /proc/locks, without the line's number
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 _CLONE_NEWNET = 0x40000000
 _UDIAG_SHOW_PEER, _UNIX_DIAG_PEER = 4, 2
@@ -384,17 +389,22 @@ class FileLock(NamedTuple):
 
 @total
 def parse_locks(text: str) -> tuple[FileLock, ...]:
-    """Parse /proc/locks: a line with "->" is a waiter for the lock above it that has the same number."""
-    locks: dict[str, FileLock] = {}
-    waited_for: dict[tuple[str, int], FileLock] = {}
+    """Parse /proc/locks: a line with "->" is a waiter for the lock above it that has the same number.
+
+    If several processes share this lock, the waiter waits for all of them.
+    """
+    locks: dict[str, tuple[str, ...]] = {}  # number -> its fields without the pid
+    holders = defaultdict[tuple[str, ...], list[int]](list)
+    waiters = list[tuple[str, int]]()
     for line in text.splitlines():
         number, _, rest = line.partition(":")
         fields = rest.split()
         if fields[:1] == ["->"]:
-            waiter = int(fields[_LOCK_PID + 1])
-            if number in locks:
-                waited_for[number, waiter] = locks[number]._replace(waiter=waiter)
+            waiters.append((number, int(fields[_LOCK_PID + 1])))
         elif len(fields) > _LOCK_INODE and number.isdecimal():
-            inode = int(fields[_LOCK_INODE].rpartition(":")[2])
-            locks[number] = FileLock(inode, int(fields[_LOCK_PID]))
-    return tuple(waited_for.values())
+            lock = locks[number] = (*fields[:_LOCK_PID], *fields[_LOCK_INODE:])
+            holders[lock].append(int(fields[_LOCK_PID]))
+    waits = [(locks[number], waiter) for number, waiter in waiters if number in locks]
+    return tuple(dict.fromkeys(
+        FileLock(int(lock[_LOCK_PID].rpartition(":")[2]), holder, waiter)
+        for lock, waiter in waits for holder in holders[lock]))  # fmt: skip
