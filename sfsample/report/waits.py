@@ -19,7 +19,9 @@ from sfsample.waiting.thread import C_LIBRARIES, is_file
 
 _FOR_THREADS = (WaitClass.LOCK, WaitClass.GIL, WaitClass.CONDITION)  # classes of waits for other threads
 # texts that name no object: one word, or these words
-_NAMELESS = re.compile(r"\[(?!GIL\])(\S+|condition variable|(read|write) lock|chan .*|\S+: pipe)\]")
+_NAMELESS = re.compile(
+    r"\[(?!GIL\])(\S+|condition variable|(read|write) lock|lock of the C library|chan .*|\S+: pipe)\]"
+)
 # functions of the C++ library that headers put into a program, and files of Python's library
 _CPP_LIBRARY = re.compile(r"(void )?std::|__gthread_")
 _PYTHON_LIBRARY = re.compile(r"/python3[^/]*/((asyncio|concurrent|multiprocessing)/|(threading|queue)\.py$)")

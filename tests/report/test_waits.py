@@ -110,7 +110,7 @@ def test_table_of_waits_has_the_time_and_the_holder() -> None:
 
 
 def test_a_lock_without_a_name_has_that_of_its_taker() -> None:
-    for text in ("[condition variable]", "[read lock]"):
+    for text in ("[condition variable]", "[read lock]", "[lock of the C library]"):
         frame = NamedFrame(text, text, "condition", kind="w", found="wait")
         assert [*lock_lines(made(("a", [frame, TAKES, MAIN], 10)), 5)] == [f"0.10 s {text} in main"]
 
