@@ -97,7 +97,8 @@ FRAMES = {
     "waits_cond": ("[condition variable work]", "condition"), "waits_sem": ("[semaphore room]", "condition"),
     "waits_barrier": ("[barrier all]", "condition"), "waits_pipe": ("[read: pipe]", "pipe"),
     "waits_socket": ("[recvfrom: unix]", "network"), "waits_child": ("[child]", "child"),
-    "waits_select": ("[pselect6: pipe]", "pipe"), "begins": ("[sleep]", "sleep"), "waits_once": ("[initialisation table]", "lock"),
+    "waits_select": ("[pselect6: pipe]", "pipe"),
+    "begins": ("[sleep]", "sleep"), "waits_once": ("[initialisation table]", "lock"),
     "waits_stdio": ("[lock of the C library]", "lock"),
     "waits_poll": ("[poll]", "event"), "waits_fifo": ("[open fifo]", "pipe"), "main": ("[signal]", "signal"),
 }  # fmt: skip
