@@ -27,6 +27,7 @@ _ROBUST = 16  # PTHREAD_MUTEX_ROBUST_NORMAL_NP
 _KIND_END = 0x200  # every __kind is smaller: the type, and bits for robust, inheriting, shared, elided
 # -32: bytes from the list entry of a robust mutex to its futex word, see set_robust_list(2)
 _FUTEX_OFFSET = (1 << 64) - 32
+_NODE_BYTES = 1024  # the word on which musl waits for a condition variable is nearer to the end of the stack
 _MAX_WAITERS = 1 << 20  # waiters; a larger count is not believed
 _WRITE_PHASE, _READERS_SHIFT = 1, 3  # PTHREAD_RWLOCK_WRPHASE and _READER_SHIFT of a rwlock's __readers
 _WRITER_WAITS = 6  # PTHREAD_RWLOCK_WRLOCKED and RWAITING, without WRPHASE: readers hold the lock
@@ -87,7 +88,8 @@ def lock_of(thread: WaitingThread, alive: Container[int], sleepers: Mapping[int,
     if value & _WAITERS and command in (_WAIT, _WAIT_BITSET):
         return _robust(futex) if thread.in_c_library else None
     if value == _CONTENDED and functions & _MUTEX_FUNCTIONS.get(command, set()):
-        return _mutex(futex)
+        is_of_musl = not functions.isdisjoint(_CONDITION) and 0 < word - call.syscall.sp < _NODE_BYTES
+        return None if is_of_musl else _mutex(futex)
     near = {*thread.functions[:2]}  # the function that is called once may wait further inside
     if near & {"pthread_once", "pthread_once_slow"} or ("syscall" in near and value == _GUARD_WAITED_FOR):
         return Lock(WaitKind.ONCE, word, None)

@@ -117,6 +117,14 @@ def test_mutex_that_processes_share_may_have_its_owner_in_another_process() -> N
     assert find_lock("pthread_rwlock_rdlock", AT + 8, shared, 3, words(AT, {0: 3})) is None, "no writer"
 
 
+def test_condition_variable_of_musl_is_no_mutex() -> None:
+    call = futex(AT, WAIT, 2)
+    for sp, expected in ((AT - 200, None), (AT - 5000, Lock("mutex", AT, 7)), (AT + 8, Lock("mutex", AT, 7))):
+        asleep = call._replace(syscall=call.syscall._replace(sp=sp))
+        waiting = thread("pthread_cond_timedwait", "|", "main", call=asleep, memory=mutex()).waiting
+        assert lock_of(waiting, ALIVE, NONE) == expected
+
+
 def once(*functions: str, value: int = 5) -> Lock | None:
     waiting = thread(*functions, "|", "main", call=futex(AT, 0, value), memory=words(AT, {})).waiting
     return lock_of(waiting, ALIVE, NONE)
