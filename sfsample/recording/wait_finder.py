@@ -80,7 +80,7 @@ class WaitFinder:
         *, details: bool,
     ) -> None:  # fmt: skip
         self._process, self._capturer, self._names = process, capturer, names
-        self._peers, self._details = peers, details
+        self.peers, self._details = peers, details
         # thread id -> function that returns what the thread held at its last capture
         self._read_held: dict[int, Callable[[], PythonFacts]] = {}
         descriptors = self._descriptors = KeptDescriptors(process.proc)
@@ -107,7 +107,7 @@ class WaitFinder:
         if not captured.stack.frames:  # a worker of the kernel
             return None
         asleep = self._asleep(thread, captured, run_state)
-        if captured.python is not None and self._peers is not None:
+        if captured.python is not None and self.peers is not None:
             word = asleep.args[0] if asleep and syscall_name(asleep.number) == "futex" else 0
             stopped = None if asleep else captured.snapshot.memory
             self._read_held[thread.tid] = cache(partial(self._held, captured.python, word, stopped))
@@ -120,9 +120,9 @@ class WaitFinder:
         modules = tuple(filter(None, dict.fromkeys(captured.modules)))
         wait = wait_of(waiting, self._context(waiting, {}, modules))
         counters = captured.snapshot.scheduler.after if captured.snapshot.scheduler else None
-        ends = self._facts.peer_links([waiting.call]) if waiting.call and self._peers else {}
-        if self._peers is not None:
-            self._peers.want(ends)
+        ends = self._facts.peer_links([waiting.call]) if waiting.call and self.peers else {}
+        if self.peers is not None:
+            self.peers.want(ends)
         location = self._locate(waiting, wait, modules)
         return FoundWait(location, wait, waiting, captured.python, ends, counters)
 
@@ -190,7 +190,7 @@ class WaitFinder:
         name = syscall_name(asleep.number) or ""
         needs_wchan = state == "D" or name.startswith(("restart_syscall", "open", "read", "write"))
         wchan = facts.wchan(tid) if needs_wchan else None
-        call = facts.decode(as_made(asleep, wchan))
+        call = facts.decode(as_made(asleep, wchan), wchan)
         waiting = WaitingThread(
             tid, "", state, process.own_id(tid), call, wchan, functions=self._functions(captured),
             in_c_library=_in_c_library(next(iter(captured.modules), None)),
@@ -252,10 +252,10 @@ class WaitFinder:
         words = (title or b"").decode("utf-8", "replace").rstrip("\0").split("\0")
         call = waiting.call.name if waiting.call else None
         locks = (parse_locks(read_text("/proc/locks")) or ()) if call in FILE_LOCK_CALLS else ()
-        children = self._facts.children() if self._peers and call in CHILD_CALLS else ()
+        children = self._facts.children() if self.peers and call in CHILD_CALLS else ()
         return WaitContext(
             self._process.pid, words, (waiting,), self._tids, {}, name, children=children, locks=locks,
-            peers=self._peers.find(ends) if self._peers else (),
+            peers=self.peers.find(ends) if self.peers else (),
         )  # fmt: skip
 
 

@@ -20,8 +20,13 @@ from sfsample.waiting.thread import PYTHON_LIBRARIES, RUNTIME_LIBRARIES, is_file
 
 _FOR_THREADS = (WaitClass.LOCK, WaitClass.GIL, WaitClass.CONDITION)  # classes of waits for other threads
 # texts that name no object: one word, or these words
-_NAMELESS = re.compile(r"\[(?!GIL\])(\S+|condition variable|(read|write) lock|chan .*|\S+: pipe)\]")
+_NAMELESS = re.compile(
+    r"\[(?!GIL\])(\S+|condition variable|(read|write) lock|lock of the C library|chan .*|\S+: pipe)\]"
+)
 _LIBRARIES = RUNTIME_LIBRARIES + PYTHON_LIBRARIES
+# functions of the C++ library that headers put into a program, and files of Python's library
+_CPP_LIBRARY = re.compile(r"(void )?std::|__gthread_")
+_PYTHON_LIBRARY = re.compile(r"/python3[^/]*/((asyncio|concurrent|multiprocessing)/|(threading|queue)\.py$)")
 _ROUNDING = 1.01  # factor: the time of a wait is a number of ticks, so it is not exact
 _RUNNING = NamedFrame("[no wait]", "[no wait]")
 
@@ -110,6 +115,7 @@ class LockWait(NamedTuple):
     name: str  # name in the table; if the wait names no object, with the function that waits
     waiter: Sequence[NamedFrame]  # frames of the waiting thread before the wait, the outermost first
     holder: Sequence[NamedFrame]  # mark of the holder, its frames, the mark of its own holder, ...; or empty
+    in_table: bool  # False: a wait for a pipe, a socket or a child, without a known holder
 
 
 class LockRow(NamedTuple):
@@ -122,26 +128,32 @@ class LockRow(NamedTuple):
 
 
 def lock_wait(frames: Sequence[NamedFrame]) -> LockWait | None:
-    """Return the wait of a stack; None: the table leaves out the wait.  `frames`: outermost first."""
+    """Return the wait of a stack; None: the thread runs or is idle.  `frames`: outermost first."""
     at = next((at for at, frame in enumerate(frames) if frame.kind == "w"), None)
     if at is None or frames[at].found == "idle":
         return None
     text, waiter, holder = frames[at].text, frames[:at], frames[at + 1 :]
     name = f"{text} in {_function(waiter) or '?'}" if _NAMELESS.fullmatch(text) else text
-    return LockWait(name, waiter, holder) if holder or frames[at].raw in _FOR_THREADS else None
+    return LockWait(name, waiter, holder, bool(holder) or frames[at].raw in _FOR_THREADS)
 
 
 def lock_rows(report: Report) -> list[LockRow]:
-    """Return a row for each thing that threads wait for, the longest wait first."""
+    """Return a row for each thing that threads wait for, the longest wait first.
+
+    A row counts all waits with its name, if one of them belongs in the table.
+    """
     totals, holders = Counter[str](), defaultdict[str, _Holders](lambda: defaultdict(Counter))
+    in_table = set[str]()
     for stack, ns in zip(report.stacks, report.column(WALL), strict=True):
         if wait := lock_wait([report.frames[at] for at in reversed(stack.frames)]):
             totals[wait.name] += ns
+            in_table |= {wait.name} if wait.in_table else set()
             if wait.holder:
                 holder, its_wait = _first_holder(wait.holder)
                 holders[wait.name][holder][its_wait] += ns
     most = report.stats.most_waiters
-    return [LockRow(name, ns, most[name], _held_by(holders[name], ns)) for name, ns in totals.most_common()]
+    return [LockRow(name, ns, most[name], _held_by(holders[name], ns))
+            for name, ns in totals.most_common() if name in in_table]  # fmt: skip
 
 
 def lock_lines(report: Report, limit: int) -> Iterator[str]:
@@ -183,7 +195,8 @@ def _function(frames: Sequence[NamedFrame]) -> str | None:
 
 
 def _is_own(frame: NamedFrame) -> bool:
-    is_library = is_file(frame.module or "", _LIBRARIES) or "/asyncio/" in (frame.file or "")
+    is_python = frame.kind == "p" and _PYTHON_LIBRARY.search(frame.file or "")
+    is_library = is_python or is_file(frame.module or "", _LIBRARIES) or _CPP_LIBRARY.match(frame.text)
     return frame.kind not in ("w", "k") and frame.text not in NO_STACK and not is_library
 
 
