@@ -22,12 +22,12 @@ class Room:
 
     def __init__(self, user: Span) -> None:
         self.words, self.copied = [0] * 4096, list[Span]()
-        self._set(M, LAYOUT.m_goroutine, GOROUTINE)
+        self.set(M, LAYOUT.m_goroutine, GOROUTINE)
         for g, (low, high) in ((SCHEDULER, OWN), (GOROUTINE, user)):
             for offset, value in ((G_STACK_LOW, low), (G_STACK_HIGH, high), (G_SP, low + OLD_SP)):
-                self._set(g, offset, value)
+                self.set(g, offset, value)
 
-    def _set(self, base: int, offset: int, value: int) -> None:
+    def set(self, base: int, offset: int, value: int) -> None:
         self.words[(base + offset) // 8] = value
 
     def find(self, address: int, size: int) -> int:  # noqa: ARG002 - the protocol
@@ -37,6 +37,14 @@ class Room:
         if size != G_BYTES:
             self.copied.append((address, size))
         return address // 8
+
+
+def test_a_goroutine_that_asks_the_clock_is_copied_from_that_frame_on() -> None:
+    """The runtime does not note sp in the goroutine before it calls the vDSO on the scheduler's stack."""
+    room, clock = Room(USER), USER[0] + 0x5000
+    room.set(M, LAYOUT.m_vdso_sp, clock)
+    GoPlan(LAYOUT, M, SCHEDULER, lambda *_: None).follow(room, BytesMemory(OWN[0] + 64, b""))
+    assert room.copied == [(clock - 64, 0x3040)]
 
 
 @pytest.mark.parametrize(
