@@ -94,9 +94,7 @@ def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Ar
         registers, kept = (), (arch.fp,)
     elif name in _WITHOUT_FRAME_POINTER:
         registers = ()
-    row = UnwindRow(
-        cfa, ra, registers, kept, signal=name in _ENTERED_ANYWHERE, switches=cfa.base == arch.fp
-    )
+    row = UnwindRow(cfa, ra, registers, kept, signal=name in _ENTERED_ANYWHERE, switches=cfa.base == arch.fp)
     if arch is not AMD64:
         return row
     minor = (module.tables.go and module.tables.go.minor) or 0
