@@ -9,7 +9,7 @@ from sfsample.core.arch import AMD64
 from sfsample.core.memory import PiecewiseMemory
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.snapshot import GOROUTINE_HIGH, GOROUTINE_LOW, ThreadSnapshot
-from sfsample.core.stack import Found, Frame
+from sfsample.core.stack import Found, Frame, StopReason
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
@@ -78,23 +78,23 @@ CLOCK = UnwindRow(Rule(FP, 16, deref=False), RA_SLOT, ((FP, Rule(CFA, -16, deref
 
 
 @pytest.mark.parametrize(
-    ("goroutine", "stack", "pcs_found"),
+    ("goroutine", "below", "pcs_found", "reason"),
     [
-        (
-            (LOWER, LOWER + 0x1000),
-            LOWER,
-            [0, 0x10],
-        ),  # the caller's frame lies below, on the goroutine's stack
-        ((UPPER, UPPER + 0x1000), LOWER, [0]),
-        (None, LOWER, [0]),
-        (None, UPPER, [0, 0x10]),  # the scheduler itself asks the clock: no switch
+        # the caller's frame lies below, on the stack of the goroutine
+        ((LOWER, LOWER + 0x1000), LOWER, [0, 0x10], StopReason.OUTERMOST),
+        ((UPPER, UPPER + 0x1000), LOWER, [0], StopReason.BAD_PC),
+        # sfsample may find the goroutine, and capture the thread again
+        (None, LOWER, [0], StopReason.REGISTER_UNKNOWN),
+        # the scheduler itself asks the clock, so there is no switch
+        (None, UPPER, [0, 0x10], StopReason.OUTERMOST),
     ],
 )
-def test_a_frame_pointer_may_lead_to_the_stack_of_the_goroutine(goroutine, stack, pcs_found):
-    memory = PiecewiseMemory(words(0, CODE + 0x10, base=stack + 0x10), words(0, base=UPPER + 0x100))
-    registers = {PC: CODE, SP: UPPER, FP: stack + 0x10}
+def test_a_frame_pointer_may_lead_to_the_stack_of_the_goroutine(goroutine, below, pcs_found, reason):
+    memory = PiecewiseMemory(words(0, CODE + 0x10, base=below + 0x10), words(0, base=UPPER + 0x100))
+    registers = {PC: CODE, SP: UPPER, FP: below + 0x10}
     if goroutine is not None:
         registers |= dict(zip((GOROUTINE_LOW, GOROUTINE_HIGH), goroutine, strict=True))
     taken = ThreadSnapshot(1, registers, memory, bounded=False, stop_ns=0, eintr=False)
     stepper = RowsByPc({CODE: CLOCK, CODE + 0x10: OUTERMOST})
-    assert pcs(Unwinder(module_map(), steppers=[stepper]).walk(taken)) == pcs_found
+    stack = Unwinder(module_map(), steppers=[stepper]).walk(taken)
+    assert (pcs(stack), stack.stop_reason) == (pcs_found, reason)
