@@ -76,6 +76,7 @@ class GoRuntimeLayout(NamedTuple):
     defer_link: int  # _defer.link
     has_deadline: bool  # True: g_until is the time itself
     notes_semaphore: bool  # True: g_waiting also has the sudog of a semaphore (Go 1.26 and later)
+    m_vdso_sp: int  # m.vdsoSP: end of the frame that calls the vDSO; 0: no such frame
 
     def goroutine(self, address: int, g: bytes, reasons: Sequence[str]) -> Goroutine | None:
         """Return a goroutine from the first bytes `g` of its structure; None: the goroutine has ended.
@@ -104,14 +105,14 @@ class GoRuntimeLayout(NamedTuple):
 
 
 _LAYOUTS = {  # key: minor version
-    19: (104, 144, 112, 296, False, 72, 192, 232, 328, 368, 64, 24, 40, False, False),
-    21: (104, 144, 112, 280, True, 72, 192, 208, 312, 352, 64, 32, 40, False, False),
-    22: (104, 144, 112, 280, True, 72, 192, 208, 312, 352, 64, 32, 32, False, False),
-    23: (104, 152, 112, 288, True, 72, 192, 216, 320, 368, 64, 32, 32, True, False),
-    24: (104, 152, 112, 288, True, 72, 192, 216, 320, 368, 64, 32, 32, True, False),
-    25: (96, 144, 104, 280, True, 64, 184, 208, 312, 360, 64, 32, 32, True, False),
-    26: (96, 144, 104, 288, True, 64, 184, 208, 320, 368, 72, 32, 32, True, True),
-    27: (96, 144, 104, 288, True, 64, 184, 208, 320, 368, 72, 32, 32, True, True),
+    19: (104, 144, 112, 296, False, 72, 192, 232, 328, 368, 64, 24, 40, False, False, 800),
+    21: (104, 144, 112, 280, True, 72, 192, 208, 312, 352, 64, 32, 40, False, False, 808),
+    22: (104, 144, 112, 280, True, 72, 192, 208, 312, 352, 64, 32, 32, False, False, 1120),
+    23: (104, 152, 112, 288, True, 72, 192, 216, 320, 368, 64, 32, 32, True, False, 856),
+    24: (104, 152, 112, 288, True, 72, 192, 216, 320, 368, 64, 32, 32, True, False, 880),
+    25: (96, 144, 104, 280, True, 64, 184, 208, 312, 360, 64, 32, 32, True, False, 896),
+    26: (96, 144, 104, 288, True, 64, 184, 208, 320, 368, 72, 32, 32, True, True, 896),
+    27: (96, 144, 104, 288, True, 64, 184, 208, 320, 368, 72, 32, 32, True, True, 896),
 }
 
 

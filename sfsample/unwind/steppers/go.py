@@ -31,6 +31,7 @@ _ENTERED_ANYWHERE = {"runtime.sigpanic", "runtime.asyncPreempt"}
 # functions that do not store the frame pointer at the top of their frame
 _WITHOUT_FRAME_POINTER = {"runtime.rt0_go", "runtime.sigtramp", "runtime.sigprofNonGoWrapper"}
 _NEW_CROSSCALL2, _NEW_ASMCGOCALL = 20, 22  # minor versions of Go in which the frame of the function changed
+_FREES_FRAME = b"\x48\x83\xc4"  # add $n, %rsp
 _STORES_RBP = (b"\x48\x89\x6c\x24", b"\x48\x89\xac\x24")  # mov %rbp, disp(%rsp)
 _STORES_X29 = (b"\xfd\x83\x1f\xf8",)  # stur x29, [sp, #-8]
 
@@ -81,7 +82,7 @@ def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Ar
     cfa = Rule(arch.sp, size + arch.entry_cfa, deref=False)
     if arch is AMD64:
         ra, fp = Rule(CFA, -_WORD, deref=True), Rule(CFA, -2 * _WORD, deref=True)
-        if name in _BY_FRAME_POINTER and module.vaddr(frame.pc) - function.entry >= _FRAME_SETUP_BYTES:
+        if name in _BY_FRAME_POINTER and _may_be_switched(function, size, module.vaddr(frame.pc), module):
             cfa = Rule(arch.fp, 2 * _WORD, deref=False)
     else:
         ra = Rule(CFA, -size, deref=True) if size else Rule(arch.ra, 0, deref=False)
@@ -93,7 +94,7 @@ def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Ar
         registers, kept = (), (arch.fp,)
     elif name in _WITHOUT_FRAME_POINTER:
         registers = ()
-    row = UnwindRow(cfa, ra, registers, kept, signal=name in _ENTERED_ANYWHERE)
+    row = UnwindRow(cfa, ra, registers, kept, signal=name in _ENTERED_ANYWHERE, switches=cfa.base == arch.fp)
     if arch is not AMD64:
         return row
     minor = (module.tables.go and module.tables.go.minor) or 0
@@ -102,6 +103,15 @@ def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Ar
         rules = (Rule(CFA, lowest + _WORD * index, deref=True) for index in range(5))
         return row._replace(registers=(*registers, *zip((3, 12, 13, 14, 15), rules, strict=True)))
     return _crossing(row, name, size + arch.entry_cfa, is_old=minor < _NEW_ASMCGOCALL)
+
+
+def _may_be_switched(function: GoFunction, size: int, vaddr: int, module: Module) -> bool:
+    """Return True if the function may have left its stack at `vaddr`; x86-64 only.
+
+    At the end of the function, sp has its old value again, and the frame pointer may be the caller's.
+    """
+    code = module.code(module.address(vaddr), len(_FREES_FRAME))
+    return size > 0 and vaddr - function.entry >= _FRAME_SETUP_BYTES and code != _FREES_FRAME
 
 
 def _crossing(row: UnwindRow, name: str, above: int, *, is_old: bool) -> UnwindRow:
