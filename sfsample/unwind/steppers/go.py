@@ -18,6 +18,7 @@ from sfsample.modules.module import Module
 from sfsample.unwind.row import OUTERMOST, UnwindRow, entry_row
 from sfsample.unwind.stepper import ALL_PCS, PcRange, only_this_pc
 
+_MACHINES = (AMD64.machine, AARCH64.machine)  # a program has an `Arch` of its own: the mask of its addresses
 _WORD = 8
 # functions at which stacks begin, and functions that leave a stack for good
 _ENDS = {"runtime." + name for name in ("goexit", "mstart", "rt0_go", "gogo", "clone")}
@@ -48,7 +49,7 @@ class GoStepper:
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return the row that follows from the depth of the frame."""
-        found = _depth_at(module, frame.pc, frame.lookup_pc) if arch in (AMD64, AARCH64) else None
+        found = _depth_at(module, frame.pc, frame.lookup_pc) if arch.machine in _MACHINES else None
         return _row(found[0], found[1], frame, module, arch) if found and module else None
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
@@ -85,7 +86,7 @@ def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Ar
     if name in _ENDS or (name == _MCALL and not frame.exact):
         return OUTERMOST
     entered = module.vaddr(frame.pc) - function.entry
-    if arch is AARCH64:
+    if arch.machine == AARCH64.machine:
         return _aarch64_row(name, size, frame, module.code(frame.pc - entered, entered + 4) or b"")
     cfa = Rule(arch.sp, size + arch.entry_cfa, deref=False)
     if name in _BY_FRAME_POINTER and entered >= _FRAME_SETUP_BYTES:
