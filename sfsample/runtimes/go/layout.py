@@ -56,6 +56,7 @@ class Goroutine(NamedTuple):
     place: bytes  # fields that change whenever the goroutine runs: id, sp, pc, flags, times of runs
     stack: bytes = b""  # stack from sp on; b"": the goroutine runs, or its stack moved during each reading
     tid: int = 0  # thread that runs it, in the pid namespace of the process
+    locked_to: int = 0  # thread that alone may run it (`runtime.LockOSThread`); at first the thread's `m`
     wait: GoWait = NO_WAIT
 
 
@@ -102,6 +103,7 @@ class GoRuntimeLayout(NamedTuple):
             since if status == _WAITING else 0, parent if self.g_has_parent else 0, created_at,
             word_in(g, G_M), pc, sp, fp, ra, word_in(g, G_STACK_HIGH), word_in(g, G_DEFERS),
             word_in(g, self.g_waiting), word_in(g, self.g_until), place,
+            locked_to=word_in(g, self.g_locked),
         )  # fmt: skip
 
 
