@@ -159,7 +159,8 @@ def _goroutines(group: GoroutineGroup, waits: Mapping[int, Waiting], style: Styl
     longest = max((member.since_s or 0 for member in group.members), default=0)
     waited = f" for at least {format_seconds(longest)}" if longest else ""
     thread = f", in thread {group.tid}" if group.tid else ""
-    yield style.bold(style.clean(f"{title}: {group.state}{waited}{thread}"))
+    locked = f", locked to thread {group.locked_to}" if group.locked_to else ""
+    yield style.bold(style.clean(f"{title}: {group.state}{waited}{thread}{locked}"))
     if len(ids) > 1:
         yield f"  {_tids(ids)}"
     own = [waits[goid] for goid in ids if goid in waits]

@@ -170,9 +170,11 @@ class ThreadCapturer:
     def parked_stack(self, goroutine: Goroutine) -> Stack:
         """Return the stack of a goroutine that no thread runs."""
         arch = self._process.arch
-        registers = {arch.pc: goroutine.pc, arch.sp: goroutine.sp, arch.fp: goroutine.fp}
+        registers = {arch.ra: goroutine.ra}  # on AMD64 not a register, but the key of the pc
+        registers |= {arch.pc: goroutine.pc, arch.sp: goroutine.sp, arch.fp: goroutine.fp}
         memory = BytesMemory(goroutine.sp, goroutine.stack, arch.byteorder)
-        return self._unwinder.walk_parked(ThreadSnapshot(0, registers, memory, False, 0, False, arch))
+        snapshot = ThreadSnapshot(0, registers, memory, False, 0, False, arch)
+        return self._unwinder.walk_parked(snapshot, exact=bool(goroutine.ra))
 
     def stop_breaks_call(self, thread: Thread) -> bool:
         """Return True if a stop would break the system call in which sfsample last saw the thread asleep."""
