@@ -136,7 +136,7 @@ def _connections(call: DecodedSyscall | None, style: Style) -> Iterator[str]:
     """Yield the connections of an event loop; the line of the system call shows only their number."""
     for descriptor in call.connections if call else ():
         yield style.clean(f"  fd {descriptor.fd}: {descriptor.text}")
-    if call and call.connections and len(call.connections) < len(call.descriptors[0].watches):
+    if call and call.connections and call.has_more_connections:
         yield "  ... (--connections N lists more)"
 
 
