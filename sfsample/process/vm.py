@@ -5,14 +5,17 @@ Source: process_vm_readv(2).
 
 import ctypes
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from errno import EPERM
 from itertools import accumulate, chain, pairwise
+from typing import Generic, TypeVar
 
-from sfsample.core.memory import ADDRESS_SPACE, Span
+from sfsample.core.memory import ADDRESS_SPACE, ReadMemory, Span
 
 _IOV_MAX = 1024  # pieces that one call can read
+_MAX_KEPT_PIECES = 200  # pieces of memory of an answer that is kept
 _IOVEC_BYTES = 16  # size of a `struct iovec`
+_T = TypeVar("_T")
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -79,6 +82,38 @@ class Pieces:
             if readv(pid, at, 1, at + _IOVEC_BYTES, count, 0) != size:
                 return bytearray()
         return self._bytes
+
+
+class KeptAnswer(Generic[_T]):
+    """The last answer of a function of the target's memory.
+
+    The function is called again if its arguments have changed, or memory that it has read.
+    """
+
+    def __init__(self) -> None:
+        self._arguments: object = self  # no argument is equal to it
+        self._answer: _T | None = None
+        self._used: dict[Span, bytes | None] = {}  # memory on which the answer depends
+        self._pieces = Pieces(())
+
+    def get(self, pid: int, arguments: object, function: Callable[[ReadMemory], _T], read: ReadMemory) -> _T:
+        """Return `function(read)`; `arguments`: all values besides memory on which the answer depends."""
+        now = dict(zip(self._used, self._pieces.read_each(pid) or (), strict=False))
+        if self._answer is not None and arguments == self._arguments and now == self._used:
+            return self._answer
+        used: dict[Span, bytes | None] = {}
+
+        def read_once(address: int, size: int) -> bytes | None:
+            span = address, size
+            if span not in used:
+                used[span] = now.get(span) or read(address, size)
+            return used[span]
+
+        self._answer = function(read_once)
+        is_short = len(used) <= _MAX_KEPT_PIECES
+        self._arguments, self._used = (arguments, used) if is_short else (self, {})
+        self._pieces = Pieces([*self._used])
+        return self._answer
 
 
 def iovecs(spans: Iterable[Span]) -> "array[int]":
