@@ -18,7 +18,7 @@ from sfsample.symbolize.named_frame import NamedFrame, clean_name
 from sfsample.symbolize.symbolizer import OfflineSymbolizer, Symbolizer
 
 _LINE = re.compile(r":(\d+|None)\)(?=(_\[p\])?$)")  # the line in the text of a Python frame
-_EXACT = ("context", "signal_frame")  # `found` of frames whose pc is no return address
+_EXACT = ("context", "signal_frame")  # values of `found`; the pc of these frames is no return address
 
 
 def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
@@ -45,8 +45,9 @@ def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
     stats["problems"] = [*problems]
     most = stats["most_waiters"] = defaultdict[str, Counter[str]](Counter)  # key: pid, then lock
     for key, number in profile.waiters.most.items():
-        if wait := lock_wait([frame for location in key.locations for frame in named(location)]):
-            most[str(pid_of(key.process_key))] |= Counter({wait[0]: number})
+        wait = lock_wait([frame for location in key.locations for frame in named(location)])
+        if wait and wait.in_table:
+            most[str(pid_of(key.process_key))] |= Counter({wait.name: number})
     return builder.finish()._replace(
         started_ns=profile.started_ns or None,
         rate_hz=profile.stats.rate_hz,

@@ -20,8 +20,13 @@ from sfsample.waiting.thread import PYTHON_LIBRARIES, RUNTIME_LIBRARIES, is_file
 
 _FOR_THREADS = (WaitClass.LOCK, WaitClass.GIL, WaitClass.CONDITION)  # classes of waits for other threads
 # texts that name no object: one word, or these words
-_NAMELESS = re.compile(r"\[(?!GIL\])(\S+|condition variable|(read|write) lock|chan .*|\S+: pipe)\]")
+_NAMELESS = re.compile(
+    r"\[(?!GIL\])(\S+|condition variable|(read|write) lock|lock of the C library|chan .*|\S+: pipe)\]"
+)
 _LIBRARIES = RUNTIME_LIBRARIES + PYTHON_LIBRARIES
+# functions of the C++ library that headers put into a program, and files of Python's library
+_CPP_LIBRARY = re.compile(r"(void )?std::|__gthread_")
+_PYTHON_LIBRARY = re.compile(r"/python3[^/]*/((asyncio|concurrent|multiprocessing)/|(threading|queue)\.py$)")
 _ROUNDING = 1.01  # factor: the time of a wait is a number of ticks, so it is not exact
 _RUNNING = NamedFrame("[no wait]", "[no wait]")
 
@@ -104,6 +109,14 @@ def _texts(frames: Sequence[NamedFrame]) -> tuple[str, ...]:
 _Holders = defaultdict[str, Counter[str]]  # ns by holder, and by the wait of this holder
 
 
+class LockWait(NamedTuple):
+    """A stack that waits for a lock, another thread or another process."""
+
+    name: str  # name in the table; if the wait names no object, with the function that waits
+    holder: Sequence[NamedFrame]  # mark of the holder, its frames, the mark of its own holder, ...; or empty
+    in_table: bool  # False: a wait for a pipe, a socket or a child, without a known holder
+
+
 class LockRow(NamedTuple):
     """A line of the table of waits."""
 
@@ -113,33 +126,34 @@ class LockRow(NamedTuple):
     holder: str  # share of `ns` with a known holder, and the holder of most of this time; "": unknown
 
 
-def lock_wait(frames: Sequence[NamedFrame]) -> tuple[str, Sequence[NamedFrame]] | None:
-    """Return the name of what a thread waits for, and the frames of its holders; None: not in the table.
-
-    `frames`: innermost first.  The frames of holders begin with the mark of the first holder.  If the text of
-    the wait names no object, the name has the function that waits.
-    """
+def lock_wait(frames: Sequence[NamedFrame]) -> LockWait | None:
+    """Return the wait of a stack; None: the thread runs or is idle.  `frames`: innermost first."""
     frames = frames[::-1]
     at = next((at for at, frame in enumerate(frames) if frame.kind == "w"), None)
     if at is None or frames[at].found == "idle":
         return None
-    text, holders = frames[at].text, frames[at + 1 :]
+    text, holder = frames[at].text, frames[at + 1 :]
     name = f"{text} in {_function(frames[:at]) or '?'}" if _NAMELESS.fullmatch(text) else text
-    return (name, holders) if holders or frames[at].raw in _FOR_THREADS else None
+    return LockWait(name, holder, bool(holder) or frames[at].raw in _FOR_THREADS)
 
 
 def lock_rows(report: Report) -> list[LockRow]:
-    """Return a row for each thing that threads wait for, the longest wait first."""
+    """Return a row for each thing that threads wait for, the longest wait first.
+
+    A row counts all waits with its name, if one of them belongs in the table.
+    """
     totals, holders = Counter[str](), defaultdict[str, _Holders](lambda: defaultdict(Counter))
+    in_table = set[str]()
     for stack, ns in zip(report.stacks, report.column(WALL), strict=True):
         if wait := lock_wait([report.frames[at] for at in stack.frames]):
-            name, behind = wait
-            totals[name] += ns
-            if behind:
-                holder, its_wait = _first_holder(behind)
-                holders[name][holder][its_wait] += ns
+            totals[wait.name] += ns
+            in_table |= {wait.name} if wait.in_table else set()
+            if wait.holder:
+                holder, its_wait = _first_holder(wait.holder)
+                holders[wait.name][holder][its_wait] += ns
     most = report.stats.most_waiters
-    return [LockRow(name, ns, most[name], _held_by(holders[name], ns)) for name, ns in totals.most_common()]
+    return [LockRow(name, ns, most[name], _held_by(holders[name], ns))
+            for name, ns in totals.most_common() if name in in_table]  # fmt: skip
 
 
 def lock_lines(report: Report, limit: int) -> Iterator[str]:
@@ -181,7 +195,8 @@ def _function(frames: Sequence[NamedFrame]) -> str | None:
 
 
 def _is_own(frame: NamedFrame) -> bool:
-    is_library = is_file(frame.module or "", _LIBRARIES) or "/asyncio/" in (frame.file or "")
+    is_python = frame.kind == "p" and _PYTHON_LIBRARY.search(frame.file or "")
+    is_library = is_python or is_file(frame.module or "", _LIBRARIES) or _CPP_LIBRARY.match(frame.text)
     return frame.kind not in ("w", "k") and frame.text not in NO_STACK and not is_library
 
 

@@ -276,7 +276,7 @@ def report_of(records: Iterable[WindowRecord], find_frames: FindFrames, profile:
         builder.add(thread, frames, str(key.stop_reason), weights)
         if (wait := lock_wait(frames)) and not frames[-1].text.startswith(_TASKS):
             begins, ends = {row.at_ns - row.wall_ns for row in group}, {row.at_ns for row in group}
-            changes[wait[0]] += [(at, 1) for at in begins - ends] + [(at, -1) for at in ends - begins]
+            changes[wait.name] += [(at, 1) for at in begins - ends] + [(at, -1) for at in ends - begins]
     most = {name: max(accumulate(step for _, step in sorted(rows))) for name, rows in changes.items()}
     return builder.finish()._replace(stats=ReportStats({"most_waiters": {"": most}}))
 
@@ -284,7 +284,7 @@ def report_of(records: Iterable[WindowRecord], find_frames: FindFrames, profile:
 def only_waiters(report: Report, lock: str) -> Report:
     """Return the stacks that wait for a lock."""
     waits = ((lock_wait([report.frames[at] for at in stack.frames]), stack) for stack in report.stacks)
-    return report._replace(stacks=tuple(stack for wait, stack in waits if wait and wait[0] == lock))
+    return report._replace(stacks=tuple(stack for wait, stack in waits if wait and wait.name == lock))
 
 
 def function_rows(report: Report, callers_of: str | None) -> Iterator[Row]:

@@ -122,15 +122,15 @@ class NamedThread(NamedTuple):
 
 
 def python_path(frames: Sequence[NamedFrame]) -> str:
-    """Return the innermost Python functions, the user's with its place: "read <- get (shop.py:7)"."""
+    """Return the innermost Python functions, the user's with its place: "read <- get (web/shop.py:7)"."""
     own = _own(frames)
     user = frames[own] if frames else NamedFrame("")
-    place = f"{user.file.rpartition('/')[2]}:{user.line}" if user.file and user.line else ""
+    place = user.text.removeprefix(f"{user.function} (").removesuffix(")") if user.file else ""
     return _path([str(frame.function) for frame in frames], own, place)
 
 
 def own_function(frames: Sequence[NamedFrame]) -> str:
-    """Return the user's innermost function with its place: "get (shop.py:7)"; "" without frames."""
+    """Return the user's innermost function with its place: "get (web/shop.py:7)"; "" without frames."""
     return python_path(frames[_own(frames) :][:1])
 
 
