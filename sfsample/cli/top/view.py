@@ -228,7 +228,7 @@ class TopView:
         if self.view == WAITS:
             share = _percent(row.first, self.report.total(WALL))
             lock = f"{row.first / 1e9:>6.2f} s {share:>7} {row.second or '-':>7}   {row.name}"
-            return [Line(line, style) for line in (lock, f"{'':10}{row.where}")[: 1 + bool(row.where)]]
+            return [Line(line, style) for line in (lock, f"    {row.where}")[: 1 + bool(row.where)]]
         second = _percent(row.second, self.report.total() if row.task is None else self.span_ns)
         text = f"{_percent(row.first, self.report.total()):>7} {second:>8}   "
         if row.task is not None:

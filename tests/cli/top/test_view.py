@@ -138,7 +138,7 @@ def test_w_shows_what_threads_wait_for_and_who_holds_it_up():
         "waiting   80.0 % of the threads' time: lock 70.0 %, sleep 10.0 %",
         "   TIME*   SHARE AT ONCE   THREADS WAIT FOR  (--blame shows holders)",
         "  0.50 s  50.0 %       1   [mutex a]",
-        "          80 % of it held by writer?[31m, in put [sleep], and others",
+        "    80 % of it held by writer?[31m, in put [sleep], and others",
         "  0.20 s  20.0 %       1   [mutex] in hash",
         "",
     ]
