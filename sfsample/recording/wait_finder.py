@@ -190,7 +190,7 @@ class WaitFinder:
         name = syscall_name(asleep.number) or ""
         needs_wchan = state == "D" or name.startswith(("restart_syscall", "open", "read", "write"))
         wchan = facts.wchan(tid) if needs_wchan else None
-        call = facts.decode(as_made(asleep, wchan), wchan)
+        call = facts.decode(as_made(asleep, wchan))
         waiting = WaitingThread(
             tid, "", state, process.own_id(tid), call, wchan, functions=self._functions(captured),
             in_c_library=_in_c_library(next(iter(captured.modules), None)),

@@ -15,7 +15,7 @@ from sfsample.modules.location import WaitPlace
 from sfsample.process.facts.descriptors import Descriptor
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.waiting.thread import WaitingThread, sleeps_on_gil
-from sfsample.waiting.waits import Wait
+from sfsample.waiting.waits import IN_PIPE, Wait
 
 NO_CPU = WaitPlace("runnable: no CPU", WaitClass.CPU)
 _TEXTS = {WaitKind.CONDITION: "condition variable", WaitKind.THREAD: "join", WaitKind.GIL: "GIL",
@@ -32,6 +32,7 @@ _STATES = (("sync.Mutex.", WaitClass.LOCK), ("sync.RWMutex.", WaitClass.LOCK), (
            ("runnable", WaitClass.CPU), ("preempted", WaitClass.CPU), ("", WaitClass.OTHER))  # fmt: skip
 _ADDRESS = re.compile(r" 0x[0-9a-f]+|: \d+ of \d+ have arrived")
 _EPHEMERAL = 32768  # first port that the kernel gives to a client: ip(7), ip_local_port_range
+_NO_DISKS = ("/dev/", "/proc/", "/sys/")  # directories of devices, and of files of the kernel
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 
 
@@ -58,16 +59,16 @@ def _text_and_class(thread: WaitingThread, wait: Wait | None) -> tuple[str, Wait
         what, is_lock = _ADDRESS.sub("", thread.facts.wait.what), CLASS_OF[wait.kind] is WaitClass.LOCK
         return what if is_lock else f"{wait.kind}: {what}", CLASS_OF[wait.kind]
     if thread.functions[:1] == ("lll_lock_wait_private",):  # of malloc, stdio or the dynamic linker
-        return "lock of the C library", WaitClass.LOCK
+        return "libc lock", WaitClass.LOCK
     if wait is not None and wait.kind in _PLAIN:
         return _TEXTS.get(wait.kind, str(wait.kind)), CLASS_OF.get(wait.kind, WaitClass.OTHER)
     if call is None:  # page fault: the thread is in no system call
         is_disk = thread.state == "D"
         return ("disk: page fault", WaitClass.DISK) if is_disk else ("unknown", WaitClass.OTHER)
-    return _of_call(call, wait.kind if wait else None, thread.state)
+    return _of_call(call, wait.kind if wait else None, thread)
 
 
-def _of_call(call: DecodedSyscall, kind: WaitKind | None, state: str) -> tuple[str, WaitClass]:
+def _of_call(call: DecodedSyscall, kind: WaitKind | None, thread: WaitingThread) -> tuple[str, WaitClass]:
     descriptor, name = _only_descriptor(call), call.name or f"system call {call.syscall.number}"
     if kind is WaitKind.NAME_RESOLUTION:
         return "DNS server", WaitClass.NETWORK
@@ -76,9 +77,13 @@ def _of_call(call: DecodedSyscall, kind: WaitKind | None, state: str) -> tuple[s
     if descriptor is None:
         return name, WaitClass.EVENT if kind is WaitKind.EVENTS else WaitClass.OTHER
     what, category = object_of(descriptor)
-    is_device = kind is WaitKind.EVENTS or descriptor.text.startswith("/dev/")  # a disk is always ready
-    if is_device and category is WaitClass.DISK and state != "D":
-        category = WaitClass.EVENT
+    is_no_disk, is_polled = descriptor.text.startswith(_NO_DISKS), kind is WaitKind.EVENTS
+    if category is WaitClass.DISK and thread.state != "D" and (is_no_disk or is_polled):
+        # poll(2) waits for no regular file, but for FIFOs, and for message queues, whose path is /NAME
+        is_fifo = not is_no_disk and descriptor.text.count("/") > 1
+        category = WaitClass.PIPE if is_fifo else WaitClass.EVENT
+    if category is WaitClass.PIPE or IN_PIPE.search(thread.wchan or ""):
+        what, category = "pipe", WaitClass.PIPE
     if kind is WaitKind.FILE_LOCK:
         return f"file lock: {what}", WaitClass.LOCK
     return f"{'disk: ' * (category is WaitClass.DISK)}{name}: {what}", category
@@ -103,9 +108,7 @@ def object_of(descriptor: Descriptor) -> tuple[str, WaitClass]:
     if kind == "file":
         directory = text.rpartition("/")[0] or "/"
         return re.sub(r"\d+", "N", directory), WaitClass.DISK
-    if kind in ("pipe", "FIFO"):
-        return "pipe", WaitClass.PIPE
-    return re.sub(r"\d+", "N", kind), WaitClass.EVENT
+    return re.sub(r"\d+", "N", kind), WaitClass.PIPE if kind == "pipe" else WaitClass.EVENT
 
 
 def goroutine_place(state: str, descriptor: Descriptor | None) -> WaitPlace:

@@ -32,7 +32,7 @@ from typing import NamedTuple
 from sfsample.core.foreign import total
 from sfsample.errors import NoThread
 from sfsample.process.proc_text import parse_status
-from sfsample.process.procfs import ProcFs, read_link, read_text
+from sfsample.process.procfs import ProcFs, looked_at, read_link, read_text
 from sfsample.process.tracer_thread import TracerThread
 
 _TABLE_PAUSE = 50  # pause after a table of sockets was read, in multiples of the reading's CPU time
@@ -49,11 +49,7 @@ _LOOPBACK_6 = "0" * 24 + ("01000000" if sys.byteorder == "little" else "00000001
 _LOOPBACK_4 = "7F"  # 127.0.0.0/8
 _CONNECTING = "02"  # TCP_SYN_SENT
 _INODE, _UNIX_INODE = 9, 6  # indexes of the field with the inode: in most tables, and in the unix table
-_LOCK_MODE, _LOCK_PID, _LOCK_INODE = (
-    2,
-    3,
-    4,
-)  # indexes of fields in a line of /proc/locks, without the line's number
+_LOCK_PID, _LOCK_INODE = 3, 4  # indexes of fields in a line of /proc/locks, without the line's number
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 _CLONE_NEWNET = 0x40000000
 _UDIAG_SHOW_PEER, _UNIX_DIAG_PEER = 4, 2
@@ -330,14 +326,9 @@ def find_peer_processes(links: Mapping[str, NearEnd]) -> tuple[PeerProcess, ...]
 
 
 def _in_process(pid: int, links: Mapping[str, NearEnd]) -> Iterator[PeerProcess]:
-    try:
-        fds = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return
-    for fd in fds:
+    for fd in looked_at(lambda: os.listdir(f"/proc/{pid}/fd")) or ():
         file = f"/proc/{pid}/fd/{fd}"
-        near = links.get(read_link(file) or "")
-        if near is not None:
+        if near := links.get(read_link(file) or ""):
             yield PeerProcess(pid, near, access_mode(read_text(f"/proc/{pid}/fdinfo/{fd}")), file)
 
 
@@ -353,12 +344,14 @@ class KeptPeers:
         self._searched: dict[str, NearEnd] = {}
         self._found: tuple[PeerProcess, ...] = ()
         self._next_ns = 0  # time from which on the next search is permitted (perf_counter_ns)
-        self._is_wanted = False  # True: `find` was asked for an other end that was not searched
-        self.searches = 0
 
-    def is_due(self) -> bool:
-        """Return True if the next `find` may search for ends that were not searched when it was asked."""
-        return self._is_wanted and time.perf_counter_ns() >= self._next_ns
+    def unsearched(self, links: Mapping[str, NearEnd]) -> dict[str, NearEnd]:
+        """Return the other ends that the last search did not include."""
+        return dict(links.items() - self._searched.items())
+
+    def has_news(self, unsearched: Mapping[str, NearEnd]) -> bool:
+        """Return True if `find` knows these ends by now, or may search for them."""
+        return not self.unsearched(unsearched) or time.perf_counter_ns() >= self._next_ns
 
     def want(self, links: Mapping[str, NearEnd]) -> None:
         """Search for these other ends, too, at the next search."""
@@ -372,9 +365,6 @@ class KeptPeers:
             self._found = find_peer_processes(self._searched)
             self._wanted = dict(self._searched) if len(self._searched) < _MAX_KNOWN else {}
             self._next_ns = now_ns + self._pause * (time.thread_time_ns() - used_ns)
-            self._is_wanted, self.searches = False, self.searches + 1
-        elif not is_known:
-            self._is_wanted = True
         ends = [*links.values()]
         return tuple(peer for peer in self._found if peer.near in ends and read_link(peer.file) in links)
 
@@ -389,10 +379,7 @@ class FileLock(NamedTuple):
 
 @total
 def parse_locks(text: str) -> tuple[FileLock, ...]:
-    """Parse /proc/locks: a line with "->" is a waiter for the lock above it that has the same number.
-
-    If several processes share this lock, the waiter waits for all of them.
-    """
+    """Parse /proc/locks: "->" marks a waiter for the lock with its number, and for all shares of this lock."""
     locks: dict[str, tuple[str, ...]] = {}  # number -> its fields without the pid
     holders = defaultdict[tuple[str, ...], list[int]](list)
     waiters = list[tuple[str, int]]()
@@ -404,7 +391,7 @@ def parse_locks(text: str) -> tuple[FileLock, ...]:
         elif len(fields) > _LOCK_INODE and number.isdecimal():
             lock = locks[number] = (*fields[:_LOCK_PID], *fields[_LOCK_INODE:])
             holders[lock].append(int(fields[_LOCK_PID]))
-    waits = [(locks[number], waiter) for number, waiter in waiters if number in locks]
     return tuple(dict.fromkeys(
         FileLock(int(lock[_LOCK_PID].rpartition(":")[2]), holder, waiter)
-        for lock, waiter in waits for holder in holders[lock]))  # fmt: skip
+        for number, waiter in waiters if number in locks
+        for lock in [locks[number]] for holder in holders[lock]))  # fmt: skip

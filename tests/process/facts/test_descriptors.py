@@ -228,12 +228,14 @@ def test_other_ends_are_searched_for_seldom_and_asked_again_each_time() -> None:
     assert modes(peers.find(first)) == {(os.getpid(), "r")}
     third = os.pipe()
     unknown = {f"pipe:[{os.fstat(third[0]).st_ino}]": NearEnd(os.fstat(third[0]).st_ino)}
+    peers.want(unknown)
     assert not peers.find(unknown), "a search now would take too large a part of the time"
-    assert (peers.searches, peers.is_due()) == (1, False)
+    assert peers.unsearched({**unknown, **first}) == unknown
+    assert not peers.has_news(unknown)
     peers._next_ns = 0
-    assert peers.is_due()
+    assert peers.has_news(unknown)
     assert modes(peers.find(unknown)) == both
-    assert (peers.searches, peers.is_due()) == (2, False)
+    assert peers.has_news(unknown), "another thread that waits for this end asks after the search"
     assert modes(KeptPeers(pause=0).find(unknown)) == both
     for fd in (read_end, other, another, *third):
         os.close(fd)
