@@ -379,7 +379,7 @@ class FileLock(NamedTuple):
 
 @total
 def parse_locks(text: str) -> tuple[FileLock, ...]:
-    """Parse /proc/locks: "->" marks a waiter for the lock with its number, and for all shares of this lock."""
+    """Parse /proc/locks: "->" marks a waiter for the lock with its number, and for its other shares."""
     locks: dict[str, tuple[str, ...]] = {}  # number -> its fields without the pid
     holders = defaultdict[tuple[str, ...], list[int]](list)
     waiters = list[tuple[str, int]]()
