@@ -13,7 +13,7 @@ from functools import lru_cache
 from sfsample.core.wait_kind import CLASS_OF, WaitClass, WaitKind
 from sfsample.modules.location import WaitPlace
 from sfsample.process.facts.descriptors import Descriptor
-from sfsample.process.facts.syscall_arguments import DecodedSyscall
+from sfsample.process.facts.syscall_arguments import FILE_LOCK_CALLS, DecodedSyscall
 from sfsample.waiting.thread import WaitingThread, sleeps_on_gil
 from sfsample.waiting.waits import IN_PIPE, Wait
 
@@ -84,7 +84,7 @@ def _of_call(call: DecodedSyscall, kind: WaitKind | None, thread: WaitingThread)
         category = WaitClass.PIPE if is_fifo else WaitClass.EVENT
     if category is WaitClass.PIPE or IN_PIPE.search(thread.wchan or ""):
         what, category = "pipe", WaitClass.PIPE
-    if kind is WaitKind.FILE_LOCK:
+    if call.name in FILE_LOCK_CALLS:  # also if the thread has got the lock before /proc/locks was read
         return f"file lock: {what}", WaitClass.LOCK
     return f"{'disk: ' * (category is WaitClass.DISK)}{name}: {what}", category
 

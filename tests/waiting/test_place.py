@@ -91,6 +91,7 @@ def test_frames_of_calls() -> None:
     assert place("D", call=call("read", file)) == ("disk: read: /var/lib/db", "disk", False)
     assert place("D", call=call("fsync", file)) == ("disk: fsync: /var/lib/db", "disk", False)
     assert place(call=call("fsync", file)) == ("disk: fsync: /var/lib/db", "disk", False), "it just began"
+    assert place(call=call("fcntl", file)) == ("file lock: /var/lib/db", "lock", False), "just granted"
     assert place("D", call=call("openat", refers_to=("/x/y",))) == ("disk: openat", "disk", False)
     assert place("D", call=call("munmap")) == ("munmap", "other", False)
     assert place("T") == ("stopped", "other", False)
