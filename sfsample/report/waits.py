@@ -188,4 +188,4 @@ def wait_lines(report: Report, idle: Mapping[str, int], limit: int = 5) -> Itera
     yield from (f"          {line}" for line in lock_lines(report, limit))
     if idle:
         groups = listed(sorted(idle), limit)
-        yield f"idle      {counted(sum(idle.values()))} of {groups}: they wait for work (--idle shows them)"
+        yield f"idle      {counted(sum(idle.values()))} of {groups}: they sleep, or wait for work (--idle shows them)"
