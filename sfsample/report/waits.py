@@ -187,5 +187,5 @@ def wait_lines(report: Report, idle: Mapping[str, int], limit: int = 5) -> Itera
     yield f"waiting   {100 * classes.total() / total:.1f} % of the threads' time: {shares}"
     yield from (f"          {line}" for line in lock_lines(report, limit))
     if idle:
-        groups = listed(sorted(idle), limit)
-        yield f"idle      {counted(sum(idle.values()))} of {groups}: they sleep, or wait for work (--idle shows them)"
+        samples, groups = counted(sum(idle.values())), listed(sorted(idle), limit)
+        yield f"idle      {samples} of {groups}: they sleep, or wait for work (--idle shows them)"

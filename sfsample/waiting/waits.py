@@ -194,7 +194,8 @@ def _child(call: DecodedSyscall, children: Mapping[int, str]) -> Wait:
     if call.refers_to[0] == "any child":
         which = f": {_children(children)}" if children else ""
         return Wait(WaitKind.CHILD, f"a child to end{which}", pids=tuple(children))
-    pid = int(call.refers_to[0].rpartition(" ")[2])
+    asked = int(call.refers_to[0].rpartition(" ")[2])  # in the pid namespace of the process
+    pid = next(iter(children)) if asked not in children and len(children) == 1 else asked
     child = f"child {pid} ({children[pid]})" if pid in children else f"child {pid}"
     return Wait(WaitKind.CHILD, f"{child} to end", pids=(pid,) if pid in children else ())
 
