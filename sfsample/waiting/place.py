@@ -33,6 +33,9 @@ _STATES = (("sync.Mutex.", WaitClass.LOCK), ("sync.RWMutex.", WaitClass.LOCK), (
 _ADDRESS = re.compile(r" 0x[0-9a-f]+|: \d+ of \d+ have arrived")
 _EPHEMERAL = 32768  # first port that the kernel gives to a client: ip(7), ip_local_port_range
 _NO_DISKS = ("/dev/", "/proc/", "/sys/")  # directories of devices, and of files of the kernel
+# starts of texts of descriptors; a connection that is not looked up yet is "socket INODE"
+_WAKE_UP = re.compile("eventfd|timerfd|signalfd|pipe |unix socket ")
+_CONNECTION = re.compile(r"socket |\w+ \S+ -> ")
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 
 
@@ -90,12 +93,19 @@ def _of_call(call: DecodedSyscall, kind: WaitKind | None, thread: WaitingThread)
 
 
 def _only_descriptor(call: DecodedSyscall | None) -> Descriptor | None:
-    """Return the only descriptor that a thread waits for; None: none, several, or an epoll."""
+    """Return the only descriptor that a thread waits for; None: none, several, or an epoll.
+
+    A connection to a server counts as the only one if the other descriptors may only wake the thread up.
+    """
     if call is None or not call.descriptors:
         return None
     first, *others = call.descriptors
-    is_alone = not others or call.name in ("splice", "sendfile", "copy_file_range", "tee")
-    return first if is_alone and first.kind != "epoll" else None
+    if call.name in ("splice", "sendfile", "copy_file_range", "tee"):
+        return first
+    left = [file for file in call.descriptors if not _WAKE_UP.match(file.text)]
+    if others and len(left) == 1 and _CONNECTION.match(left[0].text):
+        return None if _socket(left[0].text).startswith("client of") else left[0]
+    return None if others or first.kind == "epoll" else first
 
 
 def object_of(descriptor: Descriptor) -> tuple[str, WaitClass]:
@@ -128,12 +138,11 @@ def _socket(text: str) -> str:
     if protocol == "unix":
         path = next((word for word in words if word[0] in "/@"), "")
         return f"unix {re.sub(r'[0-9]+', 'N', path)}".rstrip()
-    ports = [int(port) if (port := word.rpartition(":")[2]).isdecimal() else 0
-             for word in words if ":" in word]  # fmt: skip
-    if not ports:
+    ports = [int(port) for word in words if (port := word.rpartition(":")[2]).isdecimal() and ":" in word]
+    if protocol == "socket":
         return "socket"
-    if len(ports) > 1 and min(ports) >= _EPHEMERAL:  # either port may belong to the server
-        return protocol[:3]
+    if min(ports, default=_EPHEMERAL) >= _EPHEMERAL and words[-1:] != ["listening"]:
+        return protocol[:3]  # either port may belong to the server
     if len(ports) > 1 and ports[0] < ports[1]:
         return f"client of {_service(ports[0], protocol[:3])}"
     return _service(ports[-1], protocol[:3])

@@ -41,6 +41,9 @@ def socket(text: str) -> Descriptor:
         ("tcp 127.0.0.1:33363 -> 127.0.0.1:50112 established", "tcp"),
         ("tcp 127.0.0.1:33363 listening", "tcp:33363"),
         ("udp 10.0.0.1:40000 -> 10.0.0.2:53", "domain:53"),
+        ("udp 0.0.0.0:40000", "udp"),
+        ("udp 0.0.0.0:*", "udp"),
+        ("udp 0.0.0.0:53", "domain:53"),
         ("unix /run/app-17/x.sock listening", "unix /run/app-N/x.sock"),
         ("unix", "unix"),
         ("unix socket 77", "unix"),
@@ -81,7 +84,7 @@ def test_frames_of_calls() -> None:
     file = Descriptor(3, "file", 7, "r", "/var/lib/db/x")
     assert place(call=call("epoll_wait", epoll)) == ("epoll_wait", "event", True)
     assert place(call=call("poll", server)) == ("poll: postgresql:5432", "network", False)
-    assert place(call=call("poll", server, pipe)) == ("poll", "event", True)
+    assert place(call=call("poll", server, epoll)) == ("poll", "event", True)
     assert place(call=call("read", pipe)) == ("read: pipe", "pipe", False)
     assert place(call=call("accept4", socket("tcp 0.0.0.0:443 listening"))) == (
         "accept4: https:443",
@@ -146,6 +149,22 @@ def test_a_fifo_is_a_pipe_although_its_descriptor_has_a_path(function: str) -> N
     assert found is not None
     assert found.what == "data in FIFO /srv/in.fifo, which is empty (fd 0)"
     assert place(call=call("poll", fifo)) == WaitPlace("poll: pipe", "pipe")
+
+
+def test_a_poll_of_a_connection_to_a_server_and_of_a_wake_up_is_a_wait_for_the_server() -> None:
+    server = socket("tcp 10.0.0.1:50112 -> 10.0.0.2:5432 established")
+    client = socket("tcp 10.0.0.2:443 -> 10.0.0.1:50112 established")
+    pipe, event = (
+        Descriptor(4, "pipe", 9, "r", "pipe 9, read end"),
+        Descriptor(5, "eventfd", 0, "rw", "eventfd"),
+    )
+    unix, listening = socket("unix socket 77"), socket("tcp 0.0.0.0:443 listening")
+    for wake_up in (pipe, event, unix):
+        assert place(call=call("poll", server, wake_up)) == ("poll: postgresql:5432", "network", False)
+        for other in (client, listening, wake_up, socket("udp 0.0.0.0:514")):
+            assert place(call=call("poll", other, wake_up)) == ("poll", "event", True), other
+    assert place(call=call("poll", server, client)) == ("poll", "event", True)
+    assert place(call=call("poll", event)) == ("poll: eventfd", "event", False)
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,8 @@ class DescriptorReader:
 class KeptDescriptors(DescriptorReader):
     """Reads descriptors again and again, for a recording.  A pipe or socket is looked up once, by its inode.
 
-    Descriptors that an epoll watches are not read.  Reading tables of sockets takes at most 2 % of a CPU.
+    A file is looked up each time, because another file may get its path.  Descriptors that an epoll watches
+    are not read.  Reading tables of sockets takes at most 2 % of a CPU.
     """
 
     def __init__(self, proc: ProcFs) -> None:
@@ -135,7 +136,7 @@ class KeptDescriptors(DescriptorReader):
         found = self._read(fd)
         if begun_ns >= self._next_table_ns:
             self._next_table_ns = begun_ns + _TABLE_PAUSE * (time.thread_time_ns() - cpu_ns)
-        if found is not None and not found.text.startswith("socket "):
+        if found is not None and found.kind != "file" and not found.text.startswith("socket "):
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
             self._known[fd, link] = found
@@ -316,15 +317,6 @@ class PeerProcess(NamedTuple):
     file: str = ""  # file of /proc/PID/fd
 
 
-def find_peer_processes(links: Mapping[str, NearEnd]) -> tuple[PeerProcess, ...]:
-    """Return the processes that have a pipe or socket of `links` open, in the order of their pids.
-
-    A key of `links` is the other end as /proc/PID/fd shows it: "pipe:[12]", "socket:[34]".
-    """
-    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
-    return tuple(peer for pid in pids for peer in _in_process(pid, links))
-
-
 def _in_process(pid: int, links: Mapping[str, NearEnd]) -> Iterator[PeerProcess]:
     for fd in looked_at(lambda: os.listdir(f"/proc/{pid}/fd")) or ():
         file = f"/proc/{pid}/fd/{fd}"
@@ -336,6 +328,7 @@ class KeptPeers:
     """Searches for other ends again and again, for a recording; the default takes at most 2 % of a CPU.
 
     `pause`: time between two searches, in multiples of the CPU time of a search.
+    A key of `links` is the other end as /proc/PID/fd shows it: "pipe:[12]", "socket:[34]".
     """
 
     def __init__(self, pause: int = _TABLE_PAUSE) -> None:
@@ -362,7 +355,8 @@ class KeptPeers:
         now_ns, is_known = time.perf_counter_ns(), self._searched.items() >= links.items()
         if links and now_ns >= self._next_ns + _PEERS_LAST_NS * is_known:
             used_ns, self._searched = time.thread_time_ns(), {**self._wanted, **links}
-            self._found = find_peer_processes(self._searched)
+            pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
+            self._found = tuple(peer for pid in pids for peer in _in_process(pid, self._searched))
             self._wanted = dict(self._searched) if len(self._searched) < _MAX_KNOWN else {}
             self._next_ns = now_ns + self._pause * (time.thread_time_ns() - used_ns)
         ends = [*links.values()]
