@@ -50,7 +50,8 @@ def wait_place(thread: WaitingThread, wait: Wait | None, *, details: bool) -> Wa
 def _is_idle(thread: WaitingThread, wait: Wait) -> bool:
     """Return True if the thread waits for work: see docs/waiting.md."""
     if wait.kind is WaitKind.EVENTS:
-        return _only_descriptor(thread.call) is None
+        descriptor = _only_descriptor(thread.call)
+        return descriptor is None or descriptor.text.endswith(" listening")
     return wait.kind in _IDLE and wait.is_usual
 
 

@@ -165,6 +165,7 @@ def test_a_poll_of_a_connection_to_a_server_and_of_a_wake_up_is_a_wait_for_the_s
             assert place(call=call("poll", other, wake_up)) == ("poll", "event", True), other
     assert place(call=call("poll", server, client)) == ("poll", "event", True)
     assert place(call=call("poll", event)) == ("poll: eventfd", "event", False)
+    assert place(call=call("poll", listening)) == ("poll: https:443", "network", True)
 
 
 @pytest.mark.parametrize(
