@@ -1,5 +1,7 @@
 """Classes of waits in reports and formats."""
 
+import pytest
+
 from sfsample.report.formats import FORMATS, parse
 from sfsample.report.formats.html import page_data
 from sfsample.report.report import OUTERMOST, SAMPLES, WALL, Report, ReportBuilder, ReportThread
@@ -87,6 +89,13 @@ def test_nameless_lock_of_a_task_has_the_name_of_the_first_function_outside_asyn
     acquire = NamedFrame("Lock.acquire", file="/usr/lib/python3.12/asyncio/locks.py", kind="p")
     handle = NamedFrame("handle", file="/app/handle.py", kind="p")
     assert [*lock_lines(made(("a", [lock, acquire, handle], 10)), 5)] == ["0.10 s [asyncio.Lock] in handle"]
+
+
+@pytest.mark.parametrize("library", ["libpython3.11.so.1.0", "python3.12", "libstdc++.so.6", "libc.so.6"])
+def test_a_lock_without_a_name_has_that_of_no_function_of_a_runtime_library(library: str) -> None:
+    lock = NamedFrame("[threading.Lock]", "[threading.Lock]", "lock", kind="w", found="wait")
+    takes = NamedFrame("acquire_timed", "acquire_timed", module=f"/usr/bin/{library}")
+    assert [*lock_lines(made(("a", [lock, takes, MAIN], 10)), 5)] == ["0.10 s [threading.Lock] in main"]
 
 
 def test_nameless_channel_has_the_name_of_the_function_that_waits_for_it() -> None:

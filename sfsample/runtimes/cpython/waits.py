@@ -128,10 +128,10 @@ class ThreadReader:
             entered=entered(objects, rows[:_MAX_FRAMES], int(by_hand), wait.address if wait else 0),
         )  # fmt: skip
 
-    def wait(self, stack: PythonStack, futex: int) -> PythonWait | None:
-        """Return the wait of a thread that sleeps on the futex word `futex`."""
+    def wait(self, stack: PythonStack, futex: int) -> PythonFacts:
+        """Return only the wait of a thread, which sleeps on the futex word `futex`."""
         rows = [row for run in rows_of(stack) for row in run]
-        return self._wait(rows, futex) if rows else None
+        return PythonFacts(self._wait(rows, futex) if rows else None)
 
     def name(self, stack: PythonStack) -> str:
         """Return the name of a `threading.Thread`; "": no name (the main thread, for example)."""
