@@ -24,7 +24,7 @@ import socket
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from struct import Struct
 from typing import NamedTuple
@@ -369,6 +369,24 @@ class FileLock(NamedTuple):
     inode: int
     holder: int  # process id; -1: the lock belongs to an open file description, which processes may share
     waiter: int = 0  # process id; -1: as for `holder`; 0: unknown
+
+
+def contended_locks(files: Iterable[Descriptor]) -> tuple[FileLock, ...]:
+    """Return the locks of these files for which processes wait; holder 0: it has given the lock to a child."""
+    inodes = {file.inode for file in files}
+    found = parse_locks(read_text("/proc/locks")) or ()
+    return tuple(lock if _is_held(lock) else lock._replace(holder=min(0, lock.holder))
+                 for lock in found if lock.inode in inodes)  # fmt: skip
+
+
+def _is_held(lock: FileLock) -> bool:
+    """Return True if the holder has a file open with a lock (fdinfo), or if its files are hidden."""
+    process = f"/proc/{lock.holder}"
+    infos = [
+        read_text(f"{process}/fdinfo/{fd}") for fd in looked_at(lambda: os.listdir(f"{process}/fd")) or ()
+    ]
+    is_hidden = not infos and os.path.isdir(process)
+    return is_hidden or any(re.search(rf"(?m)^lock:.*:{lock.inode} ", info) for info in infos)
 
 
 @total
