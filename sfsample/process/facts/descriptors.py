@@ -39,6 +39,7 @@ _TABLE_PAUSE = 50  # pause after a table of sockets was read, in multiples of th
 _MAX_KNOWN = 10_000  # descriptors, and other ends of pipes and sockets, in the caches of a recording
 _PEERS_LAST_NS = 5_000_000_000  # least time in ns between two searches for the same other ends
 _LINK = re.compile(r"(pipe|socket):\[(\d+)\]")
+_MAX_LOCK_FDS = 1000  # open files of a process among which a file lock is searched
 _ACCESS_MODES = {"0": "r", "1": "w", "2": "rw"}  # O_RDONLY, O_WRONLY, O_RDWR: the last octal digit
 _TCP_STATES = {"01": "established", "02": "connecting", "03": "syn received", "04": "fin wait 1",
                "05": "fin wait 2", "06": "time wait", "07": "closed", "08": "close wait", "09": "last ack",
@@ -372,7 +373,7 @@ class FileLock(NamedTuple):
 
 
 def contended_locks(files: Iterable[Descriptor]) -> tuple[FileLock, ...]:
-    """Return the locks of these files for which processes wait; holder 0: it has given the lock to a child."""
+    """Return the locks of these files for which processes wait; holder 0: it no longer has the lock."""
     inodes = {file.inode for file in files}
     found = parse_locks(read_text("/proc/locks")) or ()
     return tuple(lock if _is_held(lock) else lock._replace(holder=min(0, lock.holder))
@@ -380,13 +381,11 @@ def contended_locks(files: Iterable[Descriptor]) -> tuple[FileLock, ...]:
 
 
 def _is_held(lock: FileLock) -> bool:
-    """Return True if the holder has a file open with a lock (fdinfo), or if its files are hidden."""
-    process = f"/proc/{lock.holder}"
-    infos = [
-        read_text(f"{process}/fdinfo/{fd}") for fd in looked_at(lambda: os.listdir(f"{process}/fd")) or ()
-    ]
-    is_hidden = not infos and os.path.isdir(process)
-    return is_hidden or any(re.search(rf"(?m)^lock:.*:{lock.inode} ", info) for info in infos)
+    """Return True unless no file of the holder has the lock (fdinfo), or if sfsample cannot see all files."""
+    process, pattern = f"/proc/{lock.holder}", re.compile(rf"(?m)^lock:.*:{lock.inode} ")
+    fds = looked_at(lambda: os.listdir(f"{process}/fd")) or ()
+    is_unsure = len(fds) > _MAX_LOCK_FDS or (not fds and os.path.isdir(process))
+    return is_unsure or any(pattern.search(read_text(f"{process}/fdinfo/{fd}")) for fd in fds)
 
 
 @total
