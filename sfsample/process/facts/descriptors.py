@@ -25,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from struct import Struct
 from typing import NamedTuple
 
@@ -372,7 +373,7 @@ class KeptPeers:
         self._pause = pause
         self._wanted: dict[str, NearEnd] = {}  # other ends to find in the next search
         self._searched: dict[str, NearEnd] = {}
-        self._found: tuple[PeerProcess, ...] = ()
+        self._found: dict[NearEnd, list[PeerProcess]] = {}
         self._next_ns = 0  # time from which on the next search is permitted (perf_counter_ns)
 
     def want(self, links: Mapping[str, NearEnd]) -> None:
@@ -384,11 +385,13 @@ class KeptPeers:
         now_ns, is_known = time.perf_counter_ns(), self._searched.items() >= links.items()
         if links and now_ns >= self._next_ns + _PEERS_LAST_NS * is_known:
             used_ns, self._searched = time.thread_time_ns(), {**self._wanted, **links}
-            self._found = find_peer_processes(self._searched)
+            self._found = {}
+            for peer in find_peer_processes(self._searched):
+                self._found.setdefault(peer.near, []).append(peer)
             self._wanted = dict(self._searched) if len(self._searched) < _MAX_KNOWN else {}
             self._next_ns = now_ns + self._pause * (time.thread_time_ns() - used_ns)
-        ends = [*links.values()]
-        return tuple(peer for peer in self._found if peer.near in ends and read_link(peer.file) in links)
+        found = chain.from_iterable(self._found.get(near, ()) for near in links.values())
+        return tuple(peer for peer in found if read_link(peer.file) in links)
 
 
 class FileLock(NamedTuple):
