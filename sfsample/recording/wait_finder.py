@@ -17,7 +17,13 @@ from sfsample.formats.gopclntab.places import WRAPPER
 from sfsample.modules.location import Location, PythonPlace, WaitPlace, locate, python_location
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
-from sfsample.process.facts.descriptors import KeptDescriptors, KeptPeers, NearEnd, contended_locks
+from sfsample.process.facts.descriptors import (
+    KeptDescriptors,
+    KeptPeers,
+    KeptTables,
+    NearEnd,
+    contended_locks,
+)
 from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS
 from sfsample.process.facts.thread_facts import FactReader, as_made
 from sfsample.process.had_cpu import RunState
@@ -77,8 +83,8 @@ class WaitFinder:
     """
 
     def __init__(
-        self, process: LiveProcess, capturer: ThreadCapturer, names: Symbolizer, peers: KeptPeers | None,
-        *, details: bool,
+        self, process: LiveProcess, capturer: ThreadCapturer, names: Symbolizer, tables: KeptTables,
+        peers: KeptPeers | None, *, details: bool,
     ) -> None:  # fmt: skip
         self._process, self._capturer, self._names = process, capturer, names
         self.peers, self._details = peers, details
@@ -86,7 +92,7 @@ class WaitFinder:
         self._read_held: dict[int, Callable[[], WaitingThread]] = {}
         # thread id, method of ThreadReader -> its last answer about the thread
         self._answers = defaultdict[tuple[int, _Ask], KeptAnswer[PythonFacts]](KeptAnswer)
-        descriptors = self._descriptors = KeptDescriptors(process.proc)
+        descriptors = self._descriptors = KeptDescriptors(process.proc, tables)
         self._facts = FactReader(process.proc, descriptors=lambda _: descriptors)
         # living threads: thread id in the pid namespace of the process -> id in sfsample's namespace
         self._tids: dict[int, int] = {}

@@ -7,11 +7,13 @@ from sfsample.core.stack import Stack, StopReason
 from sfsample.core.wait_kind import WaitKind
 from sfsample.modules.location import UNSEEN, Location
 from sfsample.process.facts.descriptors import NearEnd
+from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.recording.blame import Blame
 from sfsample.recording.due_threads import SampledThread
 from sfsample.recording.sample import BEGINNING
 from sfsample.recording.wait_finder import FoundWait
 from sfsample.waiting.waits import Wait
+from tests.recording import fake_process
 
 WHOLE = Stack((), StopReason.OUTERMOST)
 
@@ -170,3 +172,15 @@ def test_a_thread_that_has_run_since_a_late_capture_is_not_counted_for_that_wait
     assert not blame.postpone(waiting, Capture.STOPPED)
     blame.count()
     assert recorder.stacks == {}, "the sampler counts it"
+
+
+def test_a_holder_that_could_not_be_captured_is_looked_at_again_after_it_has_run(clock):
+    """A thread that runs in a process that may not be stopped holds up a hundred others."""
+    process = fake_process.FakeProcess(clock, (fake_process.PID, "S"), (101, "R"))
+    [sampler] = fake_process.sampler_of(process, mode="wall")._samplers
+    process.answers[101] = NotCaptured(Reason.NOT_STOPPABLE, "it runs")
+    running = SampledThread(process.thread(101), BEGINNING, 0)
+    for times_run, captures in ((7, 1), (7, 1), (8, 2), (8, 2)):
+        process.fixed_times_run[101] = times_run
+        sampler.look(running)
+        assert len(process.captured) == captures

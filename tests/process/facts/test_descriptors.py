@@ -19,6 +19,7 @@ from sfsample.process.facts.descriptors import (
     DescriptorReader,
     KeptDescriptors,
     KeptPeers,
+    KeptTables,
     NearEnd,
     PeerProcess,
     PeerSocket,
@@ -160,8 +161,8 @@ def test_listener_is_believed_only_for_addresses_of_this_machine() -> None:
     """A local server on the same port as a remote one is not named."""
 
     def search(table: str, pattern: bytes) -> list[str]:
-        found = re.search(pattern, TABLE.encode()) if table == "tcp" else None
-        return found[0].decode().split() if found else []
+        lines = TABLE.splitlines() if table == "tcp" else []
+        return next((line.split() for line in lines if re.search(pattern, line.encode())), [])
 
     connecting, established = ["1:", CLIENT, SERVER, "02"], ["1:", CLIENT, SERVER, "01"]
     assert tcp_peer(connecting, search) == PeerSocket(77, listens=True)
@@ -175,7 +176,7 @@ def test_listener_is_believed_only_for_addresses_of_this_machine() -> None:
 
 
 def test_kept_descriptors_follow_a_number_that_is_used_again() -> None:
-    kept = KeptDescriptors(ProcFs(os.getpid()))
+    kept = KeptDescriptors(ProcFs(os.getpid()), KeptTables())
     ends, others = os.pipe(), os.pipe()
     first, again, other = (kept.read(fd) for fd in (ends[0], ends[0], others[0]))
     assert first is again
@@ -193,14 +194,14 @@ def test_kept_descriptors_follow_a_number_that_is_used_again() -> None:
 
 
 def test_tables_of_sockets_are_read_seldom() -> None:
-    kept = KeptDescriptors(ProcFs(os.getpid()))
+    kept = KeptDescriptors(ProcFs(os.getpid()), KeptTables())
     with socket.create_server(("127.0.0.1", 0)) as first, socket.socket() as second:
         assert text(kept, first.fileno()) == f"tcp {address(first)} listening"
         second.bind(("127.0.0.1", 0))
         second.listen()
-        kept._next_table_ns = time.perf_counter_ns() + 10**12
+        kept._kept.renew_ns = time.perf_counter_ns() + 10**12
         assert text(kept, second.fileno()) == f"socket {inode(second)}"
-        kept._next_table_ns = 0
+        kept._kept.renew_ns = 0
         assert text(kept, second.fileno()) == f"tcp {address(second)} listening"
 
 
@@ -209,10 +210,21 @@ def test_the_pause_between_tables_is_a_multiple_of_their_cpu_time(monkeypatch: p
     clock, cpu = count(10**9, 10 * 10**6), count(0, 10**6)
     times = SimpleNamespace(perf_counter_ns=lambda: next(clock), thread_time_ns=lambda: next(cpu))
     monkeypatch.setattr(descriptors, "time", times)
-    kept = KeptDescriptors(ProcFs(os.getpid()))
+    kept = KeptDescriptors(ProcFs(os.getpid()), KeptTables())
     with socket.socket() as any_socket:
         kept.read(any_socket.fileno())
-    assert kept._next_table_ns == 10**9 + 50 * 10**6
+    assert kept._kept.renew_ns == 10**9 + 50 * 10**6
+
+
+def test_processes_of_one_network_namespace_share_the_tables_of_sockets() -> None:
+    tables = KeptTables()
+    first, second = (KeptDescriptors(ProcFs(os.getpid()), tables) for _ in range(2))
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as later:
+        assert text(first, server.fileno()) == f"tcp {address(server)} listening"
+        tables.renew_ns = time.perf_counter_ns() + 10**12
+        read = second._proc.read
+        second._proc.read = lambda name: pytest.fail(name) if "net/" in name else read(name)  # type: ignore[assignment]
+        assert text(second, later.fileno()) == f"tcp {address(later)} listening"
 
 
 def test_a_file_is_looked_up_again_because_its_path_may_lead_to_another_file(tmp_path) -> None:
