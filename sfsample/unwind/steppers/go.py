@@ -106,10 +106,7 @@ def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Ar
 
 
 def _may_be_switched(function: GoFunction, size: int, vaddr: int, module: Module) -> bool:
-    """Return True if the function may have left its stack at `vaddr`; x86-64 only.
-
-    At the end of the function, sp has its old value again, and the frame pointer may be the caller's.
-    """
+    """Return True if sp may lie on another stack; at the end of the function, fp may be the caller's."""
     code = module.code(module.address(vaddr), len(_FREES_FRAME))
     return size > 0 and vaddr - function.entry >= _FRAME_SETUP_BYTES and code != _FREES_FRAME
 
