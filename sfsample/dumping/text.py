@@ -136,7 +136,7 @@ def _connections(call: DecodedSyscall | None, style: Style) -> Iterator[str]:
     """Yield the connections of an event loop; the line of the system call shows only their number."""
     for descriptor in call.connections if call else ():
         yield style.clean(f"  fd {descriptor.fd}: {descriptor.text}")
-    if call and call.connections and len(call.connections) < len(call.descriptors[0].watches):
+    if call and call.connections and call.has_more_connections:
         yield "  ... (--connections N lists more)"
 
 
@@ -159,7 +159,8 @@ def _goroutines(group: GoroutineGroup, waits: Mapping[int, Waiting], style: Styl
     longest = max((member.since_s or 0 for member in group.members), default=0)
     waited = f" for at least {format_seconds(longest)}" if longest else ""
     thread = f", in thread {group.tid}" if group.tid else ""
-    yield style.bold(style.clean(f"{title}: {group.state}{waited}{thread}"))
+    locked = f", locked to thread {group.locked_to}" if group.locked_to else ""
+    yield style.bold(style.clean(f"{title}: {group.state}{waited}{thread}{locked}"))
     if len(ids) > 1:
         yield f"  {_tids(ids)}"
     own = [waits[goid] for goid in ids if goid in waits]

@@ -48,6 +48,7 @@ class Goroutine(NamedTuple):
     pc: int  # address at which the goroutine will go on; 0: it runs
     sp: int
     fp: int
+    ra: int  # AArch64: register with the return address; 0: the return address is on the stack
     high: int  # end of its stack
     defers: int  # address of its innermost `_defer`
     waiting: int  # address of its first `sudog`
@@ -55,13 +56,14 @@ class Goroutine(NamedTuple):
     place: bytes  # fields that change whenever the goroutine runs: id, sp, pc, flags, times of runs
     stack: bytes = b""  # stack from sp on; b"": the goroutine runs, or its stack moved during each reading
     tid: int = 0  # thread that runs it, in the pid namespace of the process
+    locked_to: int = 0  # thread that alone may run it (`runtime.LockOSThread`); at first the thread's `m`
     wait: GoWait = NO_WAIT
 
 
 class GoRuntimeLayout(NamedTuple):
     """Offsets in bytes."""
 
-    g_fp: int  # g.sched.bp
+    g_fp: int  # g.sched.bp; the word before: g.sched.lr
     g_status: int  # atomicstatus; the next words: goid, schedlink, waitsince, waitreason (one byte)
     g_syscall: int  # syscallsp; then syscallpc
     g_created: int  # gopc; parentGoid is the word before (Go 1.21 and later)
@@ -89,18 +91,20 @@ class GoRuntimeLayout(NamedTuple):
             return None
         text = reasons[reason] if status == _WAITING and reason < len(reasons) else ""
         parent, created_at = unpack_from("<QQ", g, self.g_created - 8)
-        sp, pc, fp = word_in(g, G_SP), word_in(g, G_PC), word_in(g, self.g_fp)
+        sp, pc = word_in(g, G_SP), word_in(g, G_PC)
+        ra, fp = unpack_from("<QQ", g, self.g_fp - 8)
         flags = self.g_status + 32 + _BYTES_OF_COLLECTOR
         place = g[self.g_status + 8 : self.g_status + 16] + g[G_SP : G_PC + 8] + g[flags : self.g_locked]
         if status == _SYSCALL and word_in(g, self.g_syscall):
-            (sp, pc), fp = unpack_from("<QQ", g, self.g_syscall), 0
+            (sp, pc), fp, ra = unpack_from("<QQ", g, self.g_syscall), 0, 0
         elif status in (_IDLE, _RUNNING):
-            sp = pc = fp = 0
+            sp = pc = fp = ra = 0
         return Goroutine(
             address, goid, text or _STATUS_TEXTS.get(status, f"status {status}"),
             since if status == _WAITING else 0, parent if self.g_has_parent else 0, created_at,
-            word_in(g, G_M), pc, sp, fp, word_in(g, G_STACK_HIGH), word_in(g, G_DEFERS),
+            word_in(g, G_M), pc, sp, fp, ra, word_in(g, G_STACK_HIGH), word_in(g, G_DEFERS),
             word_in(g, self.g_waiting), word_in(g, self.g_until), place,
+            locked_to=word_in(g, self.g_locked),
         )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from sfsample.core.snapshot import (
     GOROUTINE_HIGH,
     GOROUTINE_LOW,
     GOROUTINE_PC,
+    GOROUTINE_RA,
     GOROUTINE_SP,
     SCHEDULER_SP,
     Registers,
@@ -102,6 +103,7 @@ class GoPlan:
             GOROUTINE_SP: goroutine + G_SP,
             GOROUTINE_PC: goroutine + G_PC,
             GOROUTINE_FP: goroutine + self._layout.g_fp,
+            GOROUTINE_RA: goroutine + self._layout.g_fp - 8,
             SCHEDULER_SP: self._scheduler + G_SP,
         }
         words = {register: memory.word(address) for register, address in places.items()}
