@@ -139,6 +139,14 @@ def test_a_ring_that_has_not_moved_is_a_deadlock():
     )
 
 
+def test_a_ring_of_goroutines_that_may_have_unlocked_by_hand_is_no_deadlock():
+    """One has `defer a.Unlock()`, but has called a.Unlock() itself; a third goroutine may hold the lock."""
+    by_hand = RING[1]._replace(unlocks=(Unlock(A, "Unlock", by_hand=True),))
+    _, [finding] = verdict(group(LOCK, RING[0], by_hand), unmoved=frozenset({6, 7}))
+    assert (finding.kind, finding.goroutines) == ("blocked", (6, 7))
+    assert finding.text == "each of 2 goroutines waits for a lock that the next one has deferred to unlock"
+
+
 @pytest.mark.parametrize("unmoved", [None, frozenset(), frozenset({6})])
 def test_a_ring_that_may_have_moved_is_none(unmoved):
     _, findings = verdict(group(LOCK, *RING), unmoved=unmoved)
