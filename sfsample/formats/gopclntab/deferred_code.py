@@ -56,10 +56,7 @@ def _varints(data: bytes) -> Iterator[int]:
 
 
 def unlocked_by(table: GoTable, vaddr: int, *, is_entry: bool) -> str:
-    """Return how the function at `vaddr` unlocks a lock, such as "RUnlock"; "": no lock is unlocked.
-
-    `is_entry`: only a function that begins at `vaddr` counts.  Deferred calls do not count.
-    """
+    """Return how the function at `vaddr` unlocks a lock: "RUnlock"; "": it does not, or begins elsewhere."""
     try:
         function = table.function_at(vaddr)
         if function is None or (is_entry and function.entry != vaddr):

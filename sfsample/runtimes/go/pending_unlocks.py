@@ -49,22 +49,20 @@ class DeferReader:
         """Return the pending deferred Unlock calls of a goroutine with these frames."""
         stack = BytesMemory(goroutine.sp, goroutine.stack)
         listed = ((closure, len(frames)) for closure in self._of_list(goroutine.defers, stack))
-        found = dict[Unlock, None]()
-        for closure, count in (*self._of_frames(frames, stack), *listed):
-            unlock = self._unlock(self._read(stack, closure, _CLOSURE_BYTES))
-            if unlock is not None:
-                by_hand = any(self._by_hand(frame.pc) for frame in frames[:count])
-                found[unlock._replace(by_hand=by_hand)] = None
-        return tuple(found)
+        closures = (*self._of_frames(frames, stack), *listed)
+        found = (
+            self._unlock(self._read(stack, at, _CLOSURE_BYTES), frames[:count]) for at, count in closures
+        )
+        return tuple(dict.fromkeys(filter(None, found)))
 
     def _of_frames(self, frames: Sequence[Frame], stack: BytesMemory) -> Iterator[tuple[int, int]]:
         """Yield the addresses of the closures of open-coded defers, and the number of frames up to theirs."""
         for count, frame in enumerate(frames, 1):
             defers = self._open_at(frame.pc)
             if defers is not None and frame.cfa:
-                (below, closures), varp = defers, frame.cfa - self._varp
+                (below, places), varp = defers, frame.cfa - self._varp
                 [bits] = stack.read(varp - below, 1) or b"\0"
-                pending = [at for bit, at in enumerate(closures) if bits & 1 << bit]
+                pending = (at for bit, at in enumerate(places) if bits & 1 << bit)
                 yield from ((stack.word(varp - at) or 0, count) for at in pending)
 
     def _of_list(self, record: int, stack: BytesMemory) -> Iterator[int]:
@@ -79,7 +77,7 @@ class DeferReader:
     def _read(self, stack: BytesMemory, address: int, size: int) -> bytes | None:
         return stack.read(address, size) or self._read_memory(address, size)
 
-    def _unlock(self, closure: bytes | None) -> Unlock | None:
+    def _unlock(self, closure: bytes | None, active: Sequence[Frame]) -> Unlock | None:
         code, lock = word_in(closure), word_in(closure, 8)
         text = self._unlocked_by(code) if code and lock else ""
-        return Unlock(lock, text) if text else None
+        return Unlock(lock, text, any(self._by_hand(frame.pc) for frame in active)) if text else None
