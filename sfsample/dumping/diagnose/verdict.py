@@ -346,4 +346,4 @@ def _busy_place(thread: NamedThread) -> str:
     left_out = looks[-1][::-1][:inside] if looks else ()
     depth = sum(call.is_python for call in left_out) if thread.python else inside
     unnamed = thread.frames[depth][0].text if depth < len(thread.frames) else "code that could not be seen"
-    return f"{verb} in {thread.call_path(depth) or unnamed.replace(GOEXIT, 'Go code')}"
+    return f"{verb} in {thread.call_path(depth) or ('Go code' if unnamed.startswith(GOEXIT) else unnamed)}"

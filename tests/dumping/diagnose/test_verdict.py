@@ -447,7 +447,9 @@ def test_a_thread_that_runs_one_goroutine_after_another_is_busy_in_go_code() -> 
         )
         for at, look in enumerate(named.dump.looks, 1)
     ]
-    [finding] = judge([process(named._replace(dump=named.dump._replace(looks=tuple(looks))))]).findings
+    frames = tuple((name._replace(text=f"{name.text} (x.s:1)"),) for (name,) in named.frames)
+    named = named._replace(dump=named.dump._replace(looks=tuple(looks)), frames=frames)
+    [finding] = judge([process(named)]).findings
     assert "is busy in Go code: " in finding.text
 
 
