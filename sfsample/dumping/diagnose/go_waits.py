@@ -284,7 +284,8 @@ class GoVerdict:
         """Yield a finding if the runtime waits for running goroutines, or if no goroutine can go on."""
         stopping = {thread.dump.ns_tid for thread in self._threads if _stops_the_world(thread)}
         running = {group.tid: group.members[0].id for group in self._dump.goroutines
-                   if group.state == "running" and group.tid not in stopping}  # fmt: skip
+                   if group.state == "running" and group.tid not in stopping
+                   and self._unmoved and group.members[0].id in self._unmoved}  # fmt: skip
         if stopping and running:
             verbs = "run and do not give way" if len(running) > 1 else "runs and does not give way"
             text = f"the runtime stops the program, and waits for {names_of(running.values())}, which {verbs}"

@@ -81,7 +81,7 @@ class GoroutineReader:
         return found
 
     def unmoved(self, places: Mapping[int, bytes]) -> frozenset[int]:
-        """Return the ids of the goroutines that have not run; `places`: `Goroutine.place` by address."""
+        """Return the ids of the goroutines that were not resumed; `places`: `Goroutine.place` by address."""
         addresses = iter(places)
         batches = iter(lambda: [*islice(addresses, _BATCH)], [])
         now = chain.from_iterable(self._decoded(self._heads(batch)) for batch in batches)

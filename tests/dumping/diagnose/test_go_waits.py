@@ -227,9 +227,10 @@ def thread(tid, *looks, moving=False):
     return NamedThread(1, dump, tuple((NamedFrame(name, name),) for name in looks[-1]))
 
 
-def stopped(groups, threads, *, is_whole=True):
+def stopped(groups, threads, *, is_whole=True, unmoved=frozenset({1, 6})):
     own = tuple(thread.dump for thread in threads)
-    dump = ProcessDump(1, "go", [], None, 0.0, own, (), goroutines=groups, go=GoFacts(is_whole=is_whole))
+    facts = GoFacts(is_whole=is_whole, unmoved=unmoved)
+    dump = ProcessDump(1, "go", [], None, 0.0, own, (), goroutines=groups, go=facts)
     return [finding.text for finding in GoVerdict(dump, {}, threads).stopped()]
 
 
@@ -243,6 +244,8 @@ def test_a_goroutine_that_does_not_give_way_holds_up_a_stop_of_the_world():
     assert stopped((SPIN, STOPPER), [thread(4, STOP, STOP, moving=True), busy]) == [
         "the runtime stops the program, and waits for goroutine 6, which runs and does not give way"
     ]
+    # the goroutine has given way between the looks, and runs again; this is another stop of the same function
+    assert stopped((SPIN, STOPPER), [thread(4, STOP, STOP, moving=True), busy], unmoved=frozenset()) == []
     later = STOP | {"runtime.stopTheWorldWithSema": 20}  # another stop
     assert stopped((SPIN, STOPPER), [thread(4, STOP, later, moving=True), busy]) == []
     assert stopped((SPIN, STOPPER), [thread(4, STOP, moving=True), busy]) == []  # one look
