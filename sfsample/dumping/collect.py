@@ -122,9 +122,9 @@ class Dumper:
             self._go = GoFacts(reader.objects, files, read_ns=now_ns, is_whole=done == count)
 
     def _note_locks(self, found: Iterable[FoundGoroutine]) -> Iterator[FoundGoroutine]:
-        """Yield all goroutines, and note the goroutines that wait for a lock or have a pending Unlock."""
+        """Yield all goroutines; note those that run, wait for a lock, or have a pending Unlock."""
         for each in found:
-            if each.unlocks or each.goroutine.state.startswith(LOCK_STATES):
+            if each.unlocks or each.goroutine.state.startswith((*LOCK_STATES, "running")):
                 self._with_locks[each.goroutine.address] = each.goroutine.place
             yield each
 
