@@ -37,10 +37,7 @@ def run(command: DumpCommand) -> int:
     examine = Examiner(symbols(command))
 
     def rehearse(dumps: list[ProcessDump]) -> None:
-        """Render the first samples during the wait for the second samples; this imports modules early.
-
-        One goroutine of each group is enough for this.
-        """
+        """Render the first samples during the wait for the second samples; this imports modules early."""
         render(examine([dump.with_one_of_each_group() for dump in dumps]), command)
 
     failures: list[SfsampleError] = []

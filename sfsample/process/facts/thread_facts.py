@@ -30,7 +30,7 @@ from sfsample.process.vm import read_memory
 
 # Bytes copied before and after a futex word: enough for every lock of glibc that may contain the word.
 _BYTES_BEFORE_FUTEX, _BYTES_AFTER_FUTEX = 64, 128
-_MAX_DESCRIPTORS = 2  # descriptors of splice(2); a call with more descriptors waits for several processes
+_MAX_DESCRIPTORS = 2  # as splice(2) has; the peers of a call with more descriptors are not looked up
 _STAT_CPU = 36  # index among the fields of a stat line after the name: the CPU on which the thread last ran
 
 

@@ -14,7 +14,6 @@ from sfsample.core.memory import word_in
 
 # offsets that all versions share
 G_STACK_LOW, G_STACK_HIGH, G_DEFERS, G_M, G_SP, G_PC, G_SELF = 0, 8, 40, 48, 56, 64, 72
-M_SCHEDULER = 0  # offset of m.g0, the goroutine on whose stack the scheduler runs
 G_BYTES = 112  # bytes of a `g` that are copied in a pause: bounds of its stack, m, sched
 _BYTES_OF_COLLECTOR = 7  # bytes from waitreason on that the garbage collector changes
 _SCAN = 0x1000  # bit of a status: the garbage collector scans the stack
@@ -48,6 +47,7 @@ class Goroutine(NamedTuple):
     pc: int  # address at which the goroutine will go on; 0: it runs
     sp: int
     fp: int
+    ra: int  # AArch64: register with the return address; 0: the return address is on the stack
     high: int  # end of its stack
     defers: int  # address of its innermost `_defer`
     waiting: int  # address of its first `sudog`
@@ -55,13 +55,14 @@ class Goroutine(NamedTuple):
     place: bytes  # fields that change whenever the goroutine runs: id, sp, pc, flags, times of runs
     stack: bytes = b""  # stack from sp on; b"": the goroutine runs, or its stack moved during each reading
     tid: int = 0  # thread that runs it, in the pid namespace of the process
+    locked_to: int = 0  # thread that alone may run it (`runtime.LockOSThread`); at first the thread's `m`
     wait: GoWait = NO_WAIT
 
 
 class GoRuntimeLayout(NamedTuple):
     """Offsets in bytes."""
 
-    g_fp: int  # g.sched.bp
+    g_fp: int  # g.sched.bp; the word before: g.sched.lr
     g_status: int  # atomicstatus; the next words: goid, schedlink, waitsince, waitreason (one byte)
     g_syscall: int  # syscallsp; then syscallpc
     g_created: int  # gopc; parentGoid is the word before (Go 1.21 and later)
@@ -76,6 +77,7 @@ class GoRuntimeLayout(NamedTuple):
     defer_link: int  # _defer.link
     has_deadline: bool  # True: g_until is the time itself
     notes_semaphore: bool  # True: g_waiting also has the sudog of a semaphore (Go 1.26 and later)
+    m_vdso_sp: int  # m.vdsoSP: end of the frame that calls the vDSO; 0: no such frame
 
     def goroutine(self, address: int, g: bytes, reasons: Sequence[str]) -> Goroutine | None:
         """Return a goroutine from the first bytes `g` of its structure; None: the goroutine has ended.
@@ -89,15 +91,16 @@ class GoRuntimeLayout(NamedTuple):
         text = reasons[reason] if status == _WAITING and reason < len(reasons) else ""
         parent, created_at = unpack_from("<QQ", g, self.g_created - 8)
         high, defers, m, sp, pc = unpack_from("<8xQ24x4Q", g)  # G_STACK_HIGH, and from G_DEFERS on
-        fp = word_in(g, self.g_fp)
+        ra, fp = unpack_from("<QQ", g, self.g_fp - 8)
         if status == _SYSCALL and word_in(g, self.g_syscall):
-            (sp, pc), fp = unpack_from("<QQ", g, self.g_syscall), 0
+            (sp, pc), fp, ra = unpack_from("<QQ", g, self.g_syscall), 0, 0
         elif status in (_IDLE, _RUNNING):
-            sp = pc = fp = 0
+            sp = pc = fp = ra = 0
         return Goroutine(
             address, goid, text or _STATUS_TEXTS.get(status, f"status {status}"),
             since if status == _WAITING else 0, parent if self.g_has_parent else 0, created_at,
-            m, pc, sp, fp, high, defers, word_in(g, self.g_waiting), word_in(g, self.g_until), self.place(g),
+            m, pc, sp, fp, ra, high, defers, word_in(g, self.g_waiting), word_in(g, self.g_until),
+            self.place(g), locked_to=word_in(g, self.g_locked),
         )  # fmt: skip
 
     def place(self, g: bytes) -> bytes:
@@ -107,14 +110,14 @@ class GoRuntimeLayout(NamedTuple):
 
 
 _LAYOUTS = {  # key: minor version
-    19: (104, 144, 112, 296, False, 72, 192, 232, 328, 368, 64, 24, 40, False, False),
-    21: (104, 144, 112, 280, True, 72, 192, 208, 312, 352, 64, 32, 40, False, False),
-    22: (104, 144, 112, 280, True, 72, 192, 208, 312, 352, 64, 32, 32, False, False),
-    23: (104, 152, 112, 288, True, 72, 192, 216, 320, 368, 64, 32, 32, True, False),
-    24: (104, 152, 112, 288, True, 72, 192, 216, 320, 368, 64, 32, 32, True, False),
-    25: (96, 144, 104, 280, True, 64, 184, 208, 312, 360, 64, 32, 32, True, False),
-    26: (96, 144, 104, 288, True, 64, 184, 208, 320, 368, 72, 32, 32, True, True),
-    27: (96, 144, 104, 288, True, 64, 184, 208, 320, 368, 72, 32, 32, True, True),
+    19: (104, 144, 112, 296, False, 72, 192, 232, 328, 368, 64, 24, 40, False, False, 800),
+    21: (104, 144, 112, 280, True, 72, 192, 208, 312, 352, 64, 32, 40, False, False, 808),
+    22: (104, 144, 112, 280, True, 72, 192, 208, 312, 352, 64, 32, 32, False, False, 1120),
+    23: (104, 152, 112, 288, True, 72, 192, 216, 320, 368, 64, 32, 32, True, False, 856),
+    24: (104, 152, 112, 288, True, 72, 192, 216, 320, 368, 64, 32, 32, True, False, 880),
+    25: (96, 144, 104, 280, True, 64, 184, 208, 312, 360, 64, 32, 32, True, False, 896),
+    26: (96, 144, 104, 288, True, 64, 184, 208, 320, 368, 72, 32, 32, True, True, 896),
+    27: (96, 144, 104, 288, True, 64, 184, 208, 320, 368, 72, 32, 32, True, True, 896),
 }
 
 

@@ -9,29 +9,14 @@ the goroutine's stack.  So sfsample drops the copy of this stack if the goroutin
 """
 
 from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory, ReadMemory, Span, word_in
-from sfsample.core.snapshot import (
-    GOROUTINE_FP,
-    GOROUTINE_HIGH,
-    GOROUTINE_LOW,
-    GOROUTINE_PC,
-    GOROUTINE_SP,
-    SCHEDULER_SP,
-    Registers,
-    ThreadSnapshot,
-)
+from sfsample.core.snapshot import GO_REGISTERS, GOROUTINE_HIGH, GOROUTINE_LOW, Registers, ThreadSnapshot
 from sfsample.runtimes import Copying
-from sfsample.runtimes.go.layout import (
-    G_BYTES,
-    G_M,
-    G_PC,
-    G_SP,
-    G_STACK_HIGH,
-    G_STACK_LOW,
-    M_SCHEDULER,
-    GoRuntimeLayout,
-)
+from sfsample.runtimes.go.layout import G_BYTES, G_M, G_PC, G_SP, G_STACK_HIGH, G_STACK_LOW, GoRuntimeLayout
 
-_MAX_STACK_BYTES = 1 << 16  # bytes of the other stack that are copied
+_M_SCHEDULER = 0  # offset of m.g0, the goroutine on whose stack the scheduler runs
+_MAX_STACK_BYTES = 1 << 17  # bytes of the other stack that are copied
+_SCHEDULER_BYTES = 1 << 13  # bytes below the scheduler's sp that are copied if a signal handler runs
+_CLOCK_BYTES = 64  # bytes below `m.vdsoSP` that are copied: the frame of the function that asks the clock
 _STACK = G_STACK_LOW, G_STACK_HIGH, G_SP
 
 
@@ -41,7 +26,8 @@ class GoPlan:
     def __init__(self, layout: GoRuntimeLayout, m: int, scheduler: int, read: ReadMemory) -> None:
         self._layout, self._scheduler, self._read = layout, scheduler, read
         self._current = m + layout.m_goroutine  # address of m.curg
-        self.groups: tuple[tuple[Span, ...], ...] = (((self._current, 8), (scheduler, G_BYTES)),)
+        self._clock = m + layout.m_vdso_sp  # address of m.vdsoSP
+        self.groups = (((self._current, 8), (self._clock, 8), (scheduler, G_BYTES)),)
         self._other: Span = 0, 0  # address and size of the copy of the other stack; (0, 0): none
 
     def follow(self, room: Copying, stack: BytesMemory) -> None:
@@ -51,16 +37,19 @@ class GoPlan:
         goroutine = words[current] if current >= 0 else 0
         before = room.copy(goroutine, G_BYTES) if goroutine else -1
         scheduler = room.find(self._scheduler, G_BYTES)
-        if before < 0 or scheduler < 0:
+        if scheduler < 0:
             return
-        low, high, sp = (words[before + offset // 8] for offset in _STACK)
         own_low, own_high, own_sp = (words[scheduler + offset // 8] for offset in _STACK)
+        low, high, sp = (words[before + offset // 8] for offset in _STACK) if before >= 0 else (0, 0, 0)
         is_on_goroutine = low <= stack.base < high
         if is_on_goroutine:
             sp, high = own_sp, own_high  # copy the stack of g0: C code may have called the goroutine
         elif not own_low <= stack.base < own_high:
             # a signal handler runs on a third stack; the sp that the runtime has noted is an old one
-            sp = max(low, high - _MAX_STACK_BYTES)
+            sp, start = max(low, high - _MAX_STACK_BYTES), max(own_low, own_sp - _SCHEDULER_BYTES) & -8
+            room.copy(start, max(0, min(own_high - start & -8, _MAX_STACK_BYTES)))
+        elif low < (clock := words[room.find(self._clock, 8)]) <= high:
+            sp = max(low, clock - _CLOCK_BYTES)  # the goroutine asks the vDSO, and notes sp only there
         size = min(high - sp & -8, _MAX_STACK_BYTES)
         if sp % 8 or size <= 0 or room.copy(sp, size) < 0:
             return
@@ -94,14 +83,9 @@ class GoPlan:
         g, scheduler = memory.read(goroutine, G_BYTES), memory.read(self._scheduler, G_BYTES)
         if g is None or scheduler is None:
             return {}
-        return {
-            GOROUTINE_LOW: word_in(g, G_STACK_LOW),
-            GOROUTINE_HIGH: word_in(g, G_STACK_HIGH),
-            GOROUTINE_SP: word_in(g, G_SP),
-            GOROUTINE_PC: word_in(g, G_PC),
-            GOROUTINE_FP: word_in(g, self._layout.g_fp),
-            SCHEDULER_SP: word_in(scheduler, G_SP),
-        }
+        fp = self._layout.g_fp
+        fields = (word_in(g, at) for at in (G_SP, G_PC, fp, fp - 8, G_STACK_LOW, G_STACK_HIGH))
+        return dict(zip(GO_REGISTERS, (*fields, word_in(scheduler, G_SP)), strict=True))
 
 
 def find_plan(layout: GoRuntimeLayout, goroutine: int, tid: int, read: ReadMemory) -> GoPlan | None:
@@ -110,6 +94,6 @@ def find_plan(layout: GoRuntimeLayout, goroutine: int, tid: int, read: ReadMemor
     `tid` is the thread's id in the pid namespace of the process.
     """
     m = word_in(read(goroutine + G_M, 8))
-    scheduler = word_in(read(m + M_SCHEDULER, 8))
+    scheduler = word_in(read(m + _M_SCHEDULER, 8))
     is_proven = word_in(read(m + layout.m_tid, 8)) == tid and word_in(read(scheduler + G_M, 8)) == m
     return GoPlan(layout, m, scheduler, read) if m and scheduler and is_proven else None
