@@ -5,6 +5,8 @@ of the lock or channel that it waits for.
 """
 
 import json
+import os
+import re
 import subprocess
 from contextlib import contextmanager
 
@@ -68,6 +70,7 @@ def test_waits_are_those_of_the_program(program):
     with running(program) as (process, said):
         document = dumped(process)
         text = sfsample("dump", "-p", process.pid).out.decode()
+        threads = {*map(int, os.listdir(f"/proc/{process.pid}/task"))}
     goroutines = {goroutine["id"]: goroutine for goroutine in document["processes"][0]["goroutines"]}
     waits = {name: goroutines[goid]["waits_for"] for name, (goid, _) in said.items() if goid}
     ids = {name: goid for name, (goid, _) in said.items()}
@@ -78,6 +81,9 @@ def test_waits_are_those_of_the_program(program):
     check_other_waits(waits)
     check_verdict(document["verdict"], ids)
     assert f"goroutine {ids['ab']} in main.transfer" in text
+    [(locked, tid)] = re.findall(r"^goroutine (\d+): .*, locked to thread (\d+)$", text, re.MULTILINE)
+    assert int(locked) == ids["locked"]
+    assert int(tid) in threads
     assert "waits for ever: receive from a nil channel" in text
 
 
