@@ -20,6 +20,7 @@ from sfsample.core.memory import Span, word_in
 from sfsample.core.snapshot import Registers, ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
 from sfsample.formats.gopclntab.find import find_wait_reasons
+from sfsample.formats.gopclntab.table import GoTable
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.process.beside import Beside, Room
@@ -63,16 +64,27 @@ class GoCapture:
         self.problem = ""  # reason why stacks end where Go switches stacks; "": they do not end there
 
     def learn(self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack) -> bool:
-        """If a walk needs the goroutine of its thread, find it; True: capture the thread again."""
-        is_lost = stack.stop_reason is StopReason.REGISTER_UNKNOWN and thread.goroutine is None
-        layout = self.find_layout() if is_lost and self._searches < _MAX_SEARCHES else None
-        words = self._candidates(snapshot.registers) if layout is not None else []
+        """If a walk needs the goroutine of its thread, find it; True: capture the thread again.
+
+        If another runtime of the process has the goroutine, the thread gets a new plan.
+        """
+        pc = stack.frames[-1].lookup_pc
+        known = thread.goroutine.plan if thread.goroutine is not None else None
+        is_lost = stack.stop_reason is StopReason.REGISTER_UNKNOWN and self._searches < _MAX_SEARCHES
+        if is_lost:
+            self.find_layout()  # begins anew if exec has replaced the program
+        module = self._process.modules.find(pc) if is_lost else None
+        table = module.tables.go if module is not None else None
+        if module is None or table is None or (isinstance(known, GoPlan) and pc in known.code):
+            return False
+        layout, words = self._layout_of(table), self._candidates(snapshot.registers)
         if layout is None or not words:
             return False
+        code = range(module.address(table.module.first_pc), module.address(table.module.end_pc))
         tid = self._process.own_id(thread.tid)
-        plans = (find_plan(layout, word, tid, self._read) for word in words if word and not word % 8)
+        plans = (find_plan(layout, word, tid, self._read, code) for word in words if word and not word % 8)
         plan = next(filter(None, plans), None)
-        self._searches += plan is None
+        self._searches += plan is None or known is not None
         if plan is not None:
             thread.goroutine = Beside(plan, self._room, self._process.arch.byteorder)
             thread.stack_end = plan.stack_end
@@ -110,11 +122,15 @@ class GoCapture:
             self._module = next((module for module in modules.modules if module.tables.go), None)
         table = self._module.tables.go if self._module is not None else None
         if table is not None and self._layout is None:
-            self._layout = layout_of(table.minor)
-            if self._layout is None:
-                version = table.version or "its version"
-                self.problem = f"stacks end where Go switches stacks: {version} is unknown"
+            self._layout = self._layout_of(table)
         return self._layout
+
+    def _layout_of(self, table: GoTable) -> GoRuntimeLayout | None:
+        layout = layout_of(table.minor)
+        if layout is None:
+            version = table.version or "its version"
+            self.problem = f"stacks end where Go switches stacks: {version} is unknown"
+        return layout
 
     def goroutines(self, should_stop: Callable[[], bool]) -> Iterator[Goroutine]:
         """Yield all goroutines, and stop no thread; yield nothing without Go code of a known version."""

@@ -25,6 +25,7 @@ from sfsample.core.arch import AMD64, Arch
 from sfsample.core.memory import Memory
 from sfsample.core.rule import CFA
 from sfsample.core.snapshot import (
+    GO_CODE,
     GOROUTINE_HIGH,
     GOROUTINE_LOW,
     GOROUTINE_SP,
@@ -238,7 +239,8 @@ class StepperChain:
             return self._outermost_if_stack_may_end(walk.frame.sp, walk)
         if row.on_goroutine is not None:
             low, high = (walk.registers.get(number) for number in (GOROUTINE_LOW, GOROUTINE_HIGH))
-            if low is None or high is None:
+            runtime = self._modules.find(walk.registers.get(GO_CODE, 0))
+            if low is None or high is None or runtime is not self._modules.find(walk.frame.lookup_pc):
                 return StopReason.REGISTER_UNKNOWN
             row = row.on_goroutine if low <= walk.frame.sp < high else row
             if not high and row.cfa.base == GOROUTINE_SP:  # thread that runs the scheduler

@@ -72,7 +72,9 @@ def test_stacks_of_threads_from_c_are_whole(tmp_path):
         for number, taken in enumerate(stacks):
             pairs = zip(taken.stack.frames, taken.modules, strict=True)
             reasons[taken.stack.stop_reason] += 1
-            names.update({function_of(module, frame.pc)[0] for frame, module in pairs})
+            own = {function_of(module, frame.pc)[0] for frame, module in pairs}
+            assert ("runtime.cgocallback" in own) == ("crosscall2" in own), own  # C has called Go
+            names.update(own)
             wrong.update(wrong_edges(taken))
             crossings = names["runtime.systemstack"], names["runtime.cgocallback"]
             if number >= STACKS and all(crossings):
