@@ -11,7 +11,7 @@ from sfsample.core.arch import AMD64
 from sfsample.core.stack import StopReason
 from tests.live.cli_runner import sfsample
 from tests.live.compiled import compile_c, needs_gcc, unpack_go
-from tests.live.targets import ARCH, LineReader, assert_untraced
+from tests.live.targets import ARCH, HANG_S, LineReader, assert_untraced
 from tests.live.test_go import captured, function_of, wrong_edges
 
 pytestmark = [
@@ -88,7 +88,7 @@ def test_stacks_of_threads_from_c_are_whole(tmp_path):
 
 def test_goroutines_of_the_library_are_shown(tmp_path):
     with running(tmp_path) as (process, _):
-        done = sfsample("dump", "-p", process.pid, "--json")
+        done = sfsample("dump", "-p", process.pid, "--timeout", HANG_S, "--json")
         assert_untraced(process.pid)
         assert process.poll() is None
     goroutines = json.loads(done.out)["processes"][0]["goroutines"]

@@ -14,7 +14,7 @@ import pytest
 
 from tests.live.cli_runner import sfsample
 from tests.live.compiled import GO_VERSIONS, needs_go, unpack_go
-from tests.live.targets import LineReader, assert_untraced
+from tests.live.targets import HANG_S, LineReader, assert_untraced
 
 pytestmark = [pytest.mark.live, needs_go]
 
@@ -59,7 +59,7 @@ def running(*command):
 
 
 def dumped(process):
-    done = sfsample("dump", "-p", process.pid, "--json")
+    done = sfsample("dump", "-p", process.pid, "--timeout", HANG_S, "--json")
     assert done.code == 0, done.err
     assert_untraced(process.pid)
     assert process.poll() is None
@@ -69,7 +69,7 @@ def dumped(process):
 def test_waits_are_those_of_the_program(program):
     with running(program) as (process, said):
         document = dumped(process)
-        text = sfsample("dump", "-p", process.pid).out.decode()
+        text = sfsample("dump", "-p", process.pid, "--timeout", HANG_S).out.decode()
         threads = {*map(int, os.listdir(f"/proc/{process.pid}/task"))}
     goroutines = {goroutine["id"]: goroutine for goroutine in document["processes"][0]["goroutines"]}
     waits = {name: goroutines[goid]["waits_for"] for name, (goid, _) in said.items() if goid}
