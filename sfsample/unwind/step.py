@@ -316,7 +316,7 @@ class StepperChain:
         between = [m for m in self._modules.mappings if first.start <= m.start <= last.start and m.readable]
         return sum(m.end - m.start for m in between) < last.end - first.start
 
-    def _call_may_lead_to(self, frame: Frame, return_address: int) -> bool:
+    def call_may_lead_to(self, frame: Frame, return_address: int) -> bool:
         """Return False if the call before `return_address` cannot lead to the function of `frame`.
 
         A call leads to its target, and to functions to which the target jumps (tail calls).  Calls through
@@ -356,7 +356,7 @@ class StepperChain:
         `pc` must follow a call of the frame's function, or lie in unreadable code, or where stacks begin, or
         in a signal trampoline, to which a handler returns without a call.
         """
-        if self._modules.may_be_returned_to(pc) and self._call_may_lead_to(frame, pc):
+        if self._modules.may_be_returned_to(pc) and self.call_may_lead_to(frame, pc):
             return True
         frame = Frame(pc, 0, None, Found.CONTEXT, exact=False)  # a row depends on the pc alone
         rows = (stepper.row_at(frame, arch) for stepper in self._steppers)

@@ -197,13 +197,19 @@ class Unwinder:
             _advance(candidate, step._replace(found=Found.SCAN))
             first_gained = len(candidate.passed)
             stack = self._continue(candidate, self._cfi_chain)
-            gained = stack.frames[first_gained:-1]
-            if not all(frame.exact or self._modules.may_be_returned_to(frame.pc) for frame in gained):
+            edges = zip(stack.frames[first_gained - 1 :], stack.frames[first_gained:-1], strict=False)
+            if not all(caller.exact or self._is_edge(callee, caller) for callee, caller in edges):
                 continue
             if stack.stop_reason is StopReason.OUTERMOST:
                 yield stack
             elif stack.stop_reason is StopReason.REGISTER_UNKNOWN and max_assumed > 1:
                 yield from self._complete_stacks(candidate, max_assumed - 1)
+
+    def _is_edge(self, callee: Frame, caller: Frame) -> bool:
+        """Return False if `caller` cannot have called `callee`.  Go's functions hardly ever end in a jump."""
+        is_checked = caller.found == Found.GO  # candidates with frames of equal size lead to the same caller
+        leads = not is_checked or self._cfi_chain.call_may_lead_to(callee, caller.pc)
+        return leads and self._modules.may_be_returned_to(caller.pc)
 
 
 def _advance(walk: Walk, step: Step) -> None:
