@@ -36,6 +36,8 @@ _TLS_BYTES = 1 << 12  # bytes that are searched for the address of the goroutine
 # DWARF numbers of the thread pointer, and of the register with the goroutine's address in all Go code
 _PLACES = {AMD64.machine: (58, None), AARCH64.machine: (36, 28)}
 _MAX_SEARCHES = 64  # failed searches for a thread's goroutine, for all threads of a process
+_LACKS = (StopReason.REGISTER_UNKNOWN, StopReason.STACK_COPY_ENDED)  # second: in a signal handler
+_TWO_RUNTIMES = "a stack that passes through two Go runtimes ends where the outer one switches stacks"
 
 
 class FoundGoroutine(NamedTuple):
@@ -68,27 +70,26 @@ class GoCapture:
 
         If another runtime of the process has the goroutine, the thread gets a new plan.
         """
-        pc = stack.frames[-1].lookup_pc
-        known = thread.goroutine.plan if thread.goroutine is not None else None
-        is_lost = stack.stop_reason is StopReason.REGISTER_UNKNOWN and self._searches < _MAX_SEARCHES
-        if is_lost:
-            self.find_layout()  # begins anew if exec has replaced the program
-        module = self._process.modules.find(pc) if is_lost else None
-        table = module.tables.go if module is not None else None
-        if module is None or table is None or (isinstance(known, GoPlan) and pc in known.code):
+        if stack.stop_reason not in _LACKS or self._searches >= _MAX_SEARCHES:
             return False
-        layout, words = self._layout_of(table), self._candidates(snapshot.registers)
-        if layout is None or not words:
+        self.find_layout()  # begins anew if exec has replaced the program
+        pc, known = stack.frames[-1].lookup_pc, thread.goroutine and thread.goroutine.plan
+        module, words = self._process.modules.find(pc), self._candidates(snapshot.registers)
+        table = module.tables.go if module is not None and words else None
+        layout = self._layout_of(table) if table is not None else None
+        if not module or not table or not layout or (isinstance(known, GoPlan) and pc in known.code):
             return False
         code = range(module.address(table.module.first_pc), module.address(table.module.end_pc))
         tid = self._process.own_id(thread.tid)
         plans = (find_plan(layout, word, tid, self._read, code) for word in words if word and not word % 8)
         plan = next(filter(None, plans), None)
         self._searches += plan is None or known is not None
-        if plan is not None:
-            thread.goroutine = Beside(plan, self._room, self._process.arch.byteorder)
-            thread.stack_end = plan.stack_end
-        return plan is not None
+        if plan is None:
+            return False
+        self.problem = _TWO_RUNTIMES if known else self.problem
+        thread.goroutine = Beside(plan, self._room, self._process.arch.byteorder)
+        thread.stack_end = plan.stack_end
+        return True
 
     def _candidates(self, registers: Registers) -> list[int]:
         """Return words that may be the address of the goroutine; empty if the registers do not tell."""
@@ -139,6 +140,9 @@ class GoCapture:
         if reader is None:
             return
         yield from reader.goroutines(self._array())
+        others = (m for m in self._process.modules.modules if m is not self._module and m.tables.go)
+        for path in (module.path for module in others if self._find_allgs(module)):
+            self.lost = f"not all goroutines are shown: those of the Go runtime in {path} are missing"
         if budget.why:
             done, count = reader.read_of
             why = "there was no time left" if should_stop() else budget.why
@@ -162,11 +166,13 @@ class GoCapture:
         layout, module = self.find_layout(), self._module
         if layout is None or module is None or module.tables.go is None:
             return None
-        table = module.tables.go
-        variables = [(module.address(low), high - low) for low, high in table.module.bss]
-        self._allgs = find_goroutines(variables, self._read_many)
-        self._defers = DeferReader(layout, module, table, self._read)
+        self._allgs = self._find_allgs(module)
+        self._defers = DeferReader(layout, module, module.tables.go, self._read)
         return GoroutineReader(layout, find_wait_reasons(module.image), self._read_many, budget)
+
+    def _find_allgs(self, module: Module) -> int:
+        bss = module.tables.go.module.bss if module.tables.go else ()
+        return find_goroutines([(module.address(low), high - low) for low, high in bss], self._read_many)
 
     def _array(self) -> Span:
         """Return address and length of the array of all goroutines."""

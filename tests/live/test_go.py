@@ -125,7 +125,8 @@ def check_stacks(pid):
     assert wrong == {}
     assert reasons[StopReason.OUTERMOST] >= 0.99 * reasons.total(), reasons
     assert {"main.work", "runtime.goexit"} <= names.keys()
-    assert founds.keys() <= {Found.GO, Found.SIGNAL_FRAME, Found.CODE}
+    # a search for the return address of a leaf, which AArch64 has in a register, and which sleeps
+    assert founds.keys() <= {Found.GO, Found.SIGNAL_FRAME, Found.CODE, *[Found.SCAN] * (ARCH is not AMD64)}
 
 
 def test_timers_do_not_replace_stops(tmp_path, monkeypatch):

@@ -62,6 +62,7 @@ class GoPlan:
         elif not own_low <= stack.base < own_high:
             # a signal handler runs on a third stack; the sp that the runtime has noted is an old one
             sp = max(low, high - _MAX_STACK_BYTES)
+            room.copy(own_sp & -8, min(max(0, own_high - own_sp) & -8, _MAX_STACK_BYTES))
         size = min(high - sp & -8, _MAX_STACK_BYTES)
         if sp % 8 or size <= 0 or room.copy(sp, size) < 0:
             return
