@@ -1,11 +1,10 @@
 """Captures the goroutine of each thread of a live Go program or library, together with the thread's stack.
 
-The thread-local storage (TLS) of a thread has the address of its goroutine: in a program for x86-64 the word
-below fs.base; in a library a word farther below; on AArch64 a word above the thread pointer.  There, x28 has
-the address in all Go code, and programs without C code have no TLS.  sfsample checks each candidate: its `m`
-must have the id of the thread.
+The thread-local storage of a thread has the address of its goroutine: in a program the word below fs.base;
+in a library a word farther below.  On AArch64, x28 has the address in all Go code, and C code preserves x28.
+sfsample checks each candidate: its `m` must have the id of the thread.
 
-Source: Go, src/cmd/link/internal/ld/data.go, src/runtime/tls_amd64.s and tls_arm64.s.
+Source: Go, src/cmd/link/internal/ld/data.go, src/runtime/tls_amd64.s and asm_arm64.s.
 """
 
 import random
@@ -32,9 +31,8 @@ from sfsample.runtimes.go.layout import Goroutine, GoRuntimeLayout, layout_of
 from sfsample.runtimes.go.pending_unlocks import DeferReader, Unlock
 from sfsample.runtimes.go.plan import GoPlan, find_plan
 
-_TLS_BYTES = 1 << 12  # bytes that are searched for the address of the goroutine
-# DWARF numbers of the thread pointer, and of the register with the goroutine's address in all Go code
-_PLACES = {AMD64.machine: (58, None), AARCH64.machine: (36, 28)}
+_FS_BASE, _X28 = 58, 28  # DWARF numbers
+_TLS_BYTES = 1 << 12  # bytes below fs.base that are searched for the address of the goroutine
 _MAX_SEARCHES = 64  # failed searches for a thread's goroutine, for all threads of a process
 _LACKS = (StopReason.REGISTER_UNKNOWN, StopReason.STACK_COPY_ENDED)  # second: in a signal handler
 _TWO_RUNTIMES = "a stack that passes through two Go runtimes ends where the outer one switches stacks"
@@ -93,13 +91,11 @@ class GoCapture:
 
     def _candidates(self, registers: Registers) -> list[int]:
         """Return words that may be the address of the goroutine; empty if the registers do not tell."""
-        pointer, own = _PLACES[self._process.arch.machine]
-        base, below = registers.get(pointer, 0), own is None
-        mapping = None if below or not base else self._process.modules.any_mapping(base)
-        size = min(_TLS_BYTES, mapping.end - base) if mapping else _TLS_BYTES
-        data = self._read(base - size * below, size) if base else None
-        words = [word for (word,) in iter_unpack("<Q", data or b"")]
-        return words[::-1] if own is None else [*filter(None, [registers.get(own)]), *words]
+        if self._process.arch.machine == AARCH64.machine:
+            return [registers[_X28]] if _X28 in registers else []
+        base = registers.get(_FS_BASE)
+        data = self._read(base - _TLS_BYTES, _TLS_BYTES) if base else None
+        return [word for (word,) in iter_unpack("<Q", data or b"")][::-1]
 
     def prepare(self, thread: Thread) -> None:
         """Let the next capture of a thread copy its goroutine, unless the capture copies Python frames."""
@@ -114,7 +110,7 @@ class GoCapture:
         """Return the layout of Go in the program, or else in a library that a walk has opened; or None."""
         modules = self._process.modules
         code = next((mapping for mapping in modules.mappings if mapping.executable), None)
-        if code is None or self._process.arch.machine not in _PLACES:
+        if code is None or self._process.arch.machine not in (AMD64.machine, AARCH64.machine):
             return None
         if code != self._mapping:
             self._mapping, self._searches = code, 0

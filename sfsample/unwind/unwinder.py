@@ -206,9 +206,8 @@ class Unwinder:
                 yield from self._complete_stacks(candidate, max_assumed - 1)
 
     def _is_edge(self, callee: Frame, caller: Frame) -> bool:
-        """Return False if `caller` cannot have called `callee`.  Go's functions hardly ever end in a jump."""
-        is_checked = caller.found == Found.GO  # candidates with frames of equal size lead to the same caller
-        leads = not is_checked or self._cfi_chain.call_may_lead_to(callee, caller.pc)
+        """Return False if `caller` cannot have called `callee`.  In Go, other targets of a call are rare."""
+        leads = caller.found != Found.GO or self._cfi_chain.call_may_lead_to(callee, caller.pc)
         return leads and self._modules.may_be_returned_to(caller.pc)
 
 
