@@ -5,8 +5,8 @@ While modules are imported, Ctrl-C ends the process silently: Python's own handl
 kinds of exceptions, so `main` catches all of them.
 """
 
+import _signal as signal  # type: ignore[import-not-found]  # `signal` imports more modules
 import os
-import signal
 import sys
 
 

@@ -76,6 +76,6 @@ def name_goroutines(groups: Iterable[GoroutineGroup], namer: Namer, pid: int) ->
 
 
 def is_of_runtime(group: GoroutineGroup) -> bool:
-    """Return True if Go's runtime, not the program, has started the goroutines of a group."""
-    names = group.creator_names.values()
+    """Return True if only functions of Go's runtime run in the goroutines of a group."""
+    names = group.functions or group.creator_names.values()
     return bool(names) and all((name.function or "").startswith("runtime.") for name in names)

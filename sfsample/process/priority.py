@@ -9,7 +9,8 @@ While sfsample holds a target thread, or has asked it to stop, sfsample runs at 
 milliseconds on an overloaded machine.  A sampler that stops threads keeps this priority between the stops, as
 long as it uses a small share of a CPU (`during_ticks`).  With the normal priority on full CPUs, the sampler
 may have to wait 100 ms for a CPU after each step (docs/overhead.md).  A dump begins with this priority
-(`hurry`), because users take dumps on overloaded machines.
+(`hurry`), because users take dumps on overloaded machines.  Other commands have it during their imports, and
+recordings while they write the profile, but only for 10 ms at a time (`hurrying`).
 
 This module imports little: it runs before the imports of a dump, which take most of the dump's CPU time.
 
@@ -23,6 +24,8 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from struct import Struct
 
 _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "s390x": 345}
@@ -30,9 +33,10 @@ _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "s390x": 345}
 _ATTR = Struct("IIQiIQQQII")
 _PR_SET_TIMERSLACK = 29  # option of prctl(2): ns that a sleep may last longer; the default is 50,000
 _SHORT_SLICE_NS = 100_000  # shortest slice that the kernel accepts
-_DEFAULT_NS = 0  # value of a slice or a slack that means the kernel's default
+_DEFAULT_NS = 0  # as a time slice or a timer slack: the kernel's default
 _REAL_TIME, _NORMAL = os.sched_param(1), os.sched_param(0)
 _MAX_HURRY_S = 0.3  # seconds of CPU time: most dumps need less, and other programs need CPUs, too
+_TURN_S = 0.01  # seconds of CPU time with the priority of `hurrying`, and then seconds without it
 
 
 def wake_promptly() -> None:
@@ -61,31 +65,60 @@ def _schedule(policy: int, slice_ns: int, *, slack_ns: int) -> None:
     libc.syscall(number, 0, attributes, 0)
 
 
-def hurry() -> None:
-    """Run a whole dump at the lowest real-time priority, until the dump has used `_MAX_HURRY_S`.
+def hurry(turn_s: float = _MAX_HURRY_S) -> bool:
+    """Run at the lowest real-time priority, until the process has used `_MAX_HURRY_S`; False: refused.
 
-    Threads that start later inherit the priority.  New processes would also inherit it, so the program must
-    start none.  Nothing changes if the kernel does not permit the priority, or if the user has chosen a nice
-    value or a policy.  Call this function in the main thread.
+    After each `turn_s` of CPU time, the priority is the usual one for `turn_s`.  Threads that start later
+    inherit the priority.  New processes would also inherit it, so the program must start none.  The result
+    is False if the kernel does not permit the priority, or if the user has chosen a nice value or a policy.
+    Call this function in the main thread.
     """
-    if os.sched_getscheduler(0) == os.SCHED_OTHER and os.getpriority(os.PRIO_PROCESS, 0) <= 0:
-        try:
-            os.sched_setscheduler(0, os.SCHED_RR, _REAL_TIME)
-        except OSError:
-            return
-        signal.signal(signal.SIGPROF, _end_hurry)
-        signal.setitimer(signal.ITIMER_PROF, _MAX_HURRY_S)
-        atexit.register(signal.setitimer, signal.ITIMER_PROF, 0)  # Python removes the handler at its exit
+    if os.sched_getscheduler(0) != os.SCHED_OTHER or os.getpriority(os.PRIO_PROCESS, 0) > 0:
+        return False
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, _REAL_TIME)
+    except OSError:
+        return False
+    last_turn_s = time.process_time() + _MAX_HURRY_S - turn_s
+
+    def end_turn(_signal_number: int, _frame: object) -> None:
+        _schedule_threads(os.SCHED_OTHER, _NORMAL)
+        if time.process_time() < last_turn_s:
+            signal.setitimer(signal.ITIMER_REAL, turn_s)
+
+    def begin_turn(_signal_number: int, _frame: object) -> None:
+        _schedule_threads(os.SCHED_RR, _REAL_TIME)
+        signal.setitimer(signal.ITIMER_PROF, turn_s)
+
+    signal.signal(signal.SIGPROF, end_turn)
+    signal.signal(signal.SIGALRM, begin_turn)
+    signal.setitimer(signal.ITIMER_PROF, turn_s)
+    atexit.register(signal.setitimer, signal.ITIMER_PROF, 0)  # Python removes the handler at its exit
+    return True
 
 
-def _end_hurry(_signal_number: int, _frame: object) -> None:
+@contextmanager
+def hurrying() -> Iterator[None]:
+    """Hurry in turns of 10 ms, so that no other program waits for longer because of this."""
+    hurries = hurry(_TURN_S)
+    try:
+        yield
+    finally:
+        if hurries:
+            for number, timer in (signal.SIGALRM, signal.ITIMER_REAL), (signal.SIGPROF, signal.ITIMER_PROF):
+                signal.signal(number, lambda *_: None)
+                signal.setitimer(timer, 0)
+            _schedule_threads(os.SCHED_OTHER, _NORMAL)
+
+
+def _schedule_threads(policy: int, parameter: os.sched_param) -> None:
     try:
         tids = os.listdir("/proc/self/task")
     except OSError:  # no descriptor left: only the calling thread can be changed
         tids = ["0"]
     for tid in tids:
         try:
-            os.sched_setscheduler(int(tid), os.SCHED_OTHER, _NORMAL)
+            os.sched_setscheduler(int(tid), policy, parameter)
         except OSError:  # the thread has ended
             continue
 

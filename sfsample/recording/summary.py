@@ -95,7 +95,7 @@ def no_sample_lines(stats: Stats) -> Iterator[str]:
             yield "--no-perf-events can also sample threads with less CPU time"
         else:
             yield f"no thread used {brief_time(period_ns)} of CPU time, which gives one sample: {cause}"
-            yield f"{remedy}{', without --perf-events' if 'wall' in remedy else ''}"
+            yield f"{remedy}{', without --perf-events' * (not stats.timers_since_s and 'wall' in remedy)}"
         return
     if stats.without_gil:
         yield f"no thread held the GIL in any of {counted(stats.without_gil, 'sample')}"

@@ -1,8 +1,10 @@
-"""A dump runs before other programs for a short time, if the kernel and the user permit it."""
+"""A dump and the imports run before other programs for a short time, if the kernel and the user permit it."""
 
 import os
 import subprocess
 import sys
+
+import pytest
 
 from tests.live.test_priority import may_have_real_time_priority
 
@@ -40,3 +42,22 @@ def test_all_threads_hurry_until_the_cpu_time_is_over() -> None:
 
 def test_nice_program_stays_nice() -> None:
     assert policies(before=("nice", "-n", "1")) == [os.SCHED_OTHER] * 4
+
+
+_TURNS = """
+import os, signal
+from sfsample.process.priority import hurrying
+policies = [os.sched_getscheduler(0)]
+with hurrying():
+    while len(policies) < 6:  # until the third turn
+        if os.sched_getscheduler(0) != policies[-1]:
+            policies.append(os.sched_getscheduler(0))
+for number in (signal.SIGPROF, signal.SIGALRM): os.kill(os.getpid(), number)  # a late signal changes nothing
+print(*policies, os.sched_getscheduler(0))
+"""
+
+
+@pytest.mark.skipif(not may_have_real_time_priority(), reason="the kernel refuses real-time priority")
+def test_imports_hurry_in_turns() -> None:
+    shown = subprocess.run([sys.executable, "-c", _TURNS], capture_output=True, text=True, check=True).stdout
+    assert [*map(int, shown.split())] == [os.SCHED_OTHER, os.SCHED_RR] * 3 + [os.SCHED_OTHER]

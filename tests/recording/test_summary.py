@@ -73,6 +73,8 @@ def test_no_samples_of_timers_mentions_no_tick():
         "no thread used 20 ms of CPU time, which gives one sample: idle",
         "to record sleeping threads: --mode wall, without --perf-events",
     ]
+    made.timers_since_s = 0.5  # the user did not ask for timers
+    assert lines(made)[2] == "to record sleeping threads: --mode wall"
 
 
 def test_timers_hold_no_thread():

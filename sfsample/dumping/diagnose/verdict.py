@@ -36,8 +36,8 @@ _OUTSIDE_KINDS = (
 _TOOL_BY_FILE = {  # key: prefix of the file's name
     "libjvm.so": "Java's locks and frames are not shown: jcmd {} Thread.print shows both (kill -QUIT {} "
     "prints both on the JVM's stdout, unless the JVM runs with -Xrs)",
-    "libcoreclr.so": "frames of .NET are not shown: dotnet-stack report -p {} shows frames",
-    "beam.": "processes of Erlang are not shown: a remote shell lists them (erl -remsh NODE, then i().)",
+    "libcoreclr.so": ".NET's frames are not shown: dotnet-stack report -p {} shows frames",
+    "beam.": "Erlang's processes are not shown: a remote shell lists them (erl -remsh NODE, then i().)",
 }
 _TOOL_BY_FUNCTION = {  # key: prefix of the function's name
     "node::": "JavaScript is not shown: node inspect -p {} opens a debugger; enter pause there, then bt",
@@ -194,13 +194,14 @@ class _VerdictBuilder:
                 is_result = self._waits[threads[0]].kind is WaitKind.FUTURE
                 what = "result that only it can compute" if is_result else "lock that it holds itself"
                 text = f"DEADLOCK: {subject} waits for a {what}"
-            text += self._behind(node for node, end in ends.items() if end in cycle and node not in cycle)
+            behind = [node for node, end in ends.items() if end in cycle and node not in cycle]
+            text += self._behind(behind, "it" if len(threads) == 1 else "them")
             yield Finding("deadlock", text, threads, tuple(map(self._wording.sentence, threads)))
 
-    def _behind(self, nodes: Iterable[Node]) -> str:
+    def _behind(self, nodes: Iterable[Node], pronoun: str = "them") -> str:
         """Return a clause about the threads that wait behind a chain or a cycle; "": no such threads."""
         waiting = [self._threads[node].dump.name for node in nodes if node in self._threads]
-        count = f"{len(waiting)} more thread{'s wait' if len(waiting) > 1 else ' waits'} behind them"
+        count = f"{len(waiting)} more thread{'s wait' if len(waiting) > 1 else ' waits'} behind {pronoun}"
         return f"; {count} ({common_name(waiting)})" if waiting else ""
 
     def _tasks(self) -> Iterator[Finding]:

@@ -48,6 +48,7 @@ class DecodedSyscall(NamedTuple):
     descriptors: tuple[Descriptor, ...] = ()
     timeout_s: float | None = None  # duration that the thread requested; None: no limit, or unknown
     connections: tuple[Descriptor, ...] = ()  # first sockets that an epoll watches; no listening sockets
+    has_more_connections: bool = False  # True: the epoll watches other sockets that are connected
     left_s: float | None = None  # seconds until the call times out; None: no limit, or unknown
 
 
@@ -63,6 +64,7 @@ class TargetLookup(NamedTuple):
 WAIT_CALLS = ("wait4", "waitid")
 SIGNAL_CALLS = ("pause", "rt_sigsuspend", "rt_sigtimedwait")
 FORK_CALLS = ("vfork", "clone", "clone3")
+EVENT_CALLS = ("epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect6")
 CHILD_CALLS = (*WAIT_CALLS, *FORK_CALLS)
 FILE_LOCK_CALLS = ("flock", "fcntl")
 _FIRST_IS_FD = (
@@ -125,7 +127,8 @@ def _epoll(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
     call = _add_fds(call, lookup, _int(call.syscall.args[0]))
     watched = map(lookup.descriptor, call.descriptors[0].watches[:_MAX_WATCHED] if call.descriptors else ())
     sockets = (d for d in watched if d and d.kind == "socket" and not d.text.endswith(" listening"))
-    call = call._replace(connections=tuple(islice(sockets, lookup.max_connections)))
+    call = call._replace(connections=tuple(islice(sockets, lookup.max_connections)),
+                         has_more_connections=next(sockets, None) is not None)  # fmt: skip
     if call.name == "epoll_pwait2":
         return _duration_at(call, lookup, call.syscall.args[3])
     return _milliseconds(call, call.syscall.args[3])

@@ -190,9 +190,11 @@ def _tracer(target: TargetCredentials) -> Gate:
     if target.tracer is None:
         return Gate("tracer", "pass", "no process traces it")
     pid, name = target.tracer
+    end = f"end that process first (gdb, strace, another sampler: kill {pid})"
+    remedy = "try again: another sfsample traces it only for a moment" if name == "sfsample" else end
     return Gate("tracer", "fail",
                 f"process {pid} ({name}) traces it already, and there can be only one tracer",
-                Remedy(f"end that process first (gdb, strace, another sampler: kill {pid})"))  # fmt: skip
+                Remedy(remedy))  # fmt: skip
 
 
 def _call(own: SelfCredentials, call: str) -> Gate:

@@ -34,6 +34,8 @@ from sfsample.runtimes.go.layout import (
 )
 
 _MAX_STACK_BYTES = 1 << 16  # bytes of the other stack that are copied
+_SCHEDULER_BYTES = 1 << 13  # bytes below the scheduler's sp that are copied if a signal handler runs
+_CLOCK_BYTES = 64  # bytes below `m.vdsoSP` that are copied: the frame of the function that asks the clock
 _STACK = G_STACK_LOW, G_STACK_HIGH, G_SP
 
 
@@ -42,7 +44,7 @@ class GoPlan:
 
     def __init__(self, layout: GoRuntimeLayout, m: int, g0: int, read: ReadMemory, code: range) -> None:
         self._layout, self._m, self._scheduler, self._read, self.code = layout, m, g0, read, code
-        self._m_bytes = layout.m_goroutine + 8  # bytes of the `m` that are copied
+        self._m_bytes = max(layout.m_goroutine, layout.m_vdso_sp) + 8  # bytes of the `m` that are copied
         self.groups: tuple[tuple[Span, ...], ...] = (((m, self._m_bytes), (g0, G_BYTES)),)
         self._other: Span = 0, 0  # address and size of the copy of the other stack; (0, 0): none
 
@@ -53,16 +55,18 @@ class GoPlan:
         goroutine = words[m + self._layout.m_goroutine // 8] if m >= 0 else 0
         before = room.copy(goroutine, G_BYTES) if goroutine else -1
         scheduler = room.find(self._scheduler, G_BYTES)
-        if before < 0 or scheduler < 0:
+        if scheduler < 0:
             return
-        low, high, sp = (words[before + offset // 8] for offset in _STACK)
         own_low, own_high, own_sp = (words[scheduler + offset // 8] for offset in _STACK)
+        low, high, sp = (words[before + offset // 8] for offset in _STACK) if before >= 0 else (0, 0, 0)
         if low <= stack.base < high:
             sp, high = own_sp, own_high  # copy the stack of g0: C code may have called the goroutine
         elif not own_low <= stack.base < own_high:
             # a signal handler runs on a third stack; the sp that the runtime has noted is an old one
-            sp = max(low, high - _MAX_STACK_BYTES)
-            room.copy(own_sp & -8, min(max(0, own_high - own_sp) & -8, _MAX_STACK_BYTES))
+            sp, start = max(low, high - _MAX_STACK_BYTES), max(own_low, own_sp - _SCHEDULER_BYTES) & -8
+            room.copy(start, max(0, min(own_high - start & -8, _MAX_STACK_BYTES)))
+        elif low < (clock := words[m + self._layout.m_vdso_sp // 8]) <= high:
+            sp = max(low, clock - _CLOCK_BYTES)  # the goroutine asks the vDSO, and notes sp only there
         size = min(high - sp & -8, _MAX_STACK_BYTES)
         if sp % 8 or size <= 0 or room.copy(sp, size) < 0:
             return
@@ -104,8 +108,8 @@ class GoPlan:
             SCHEDULER_SP: self._scheduler + G_SP,
         }
         words = {register: memory.word(address) for register, address in places.items()}
-        known = {register: word for register, word in words.items() if word is not None}
-        return known | {GO_CODE: self.code.start}
+        words[GO_CODE] = self.code.start
+        return {register: word for register, word in words.items() if word is not None}
 
 
 def find_plan(layout: GoRuntimeLayout, g: int, tid: int, read: ReadMemory, code: range) -> GoPlan | None:

@@ -33,6 +33,7 @@ _ENTERED_ANYWHERE = {"runtime.sigpanic", "runtime.asyncPreempt"}
 # functions that do not store the frame pointer at the top of their frame
 _WITHOUT_FRAME_POINTER = {"runtime.rt0_go", "runtime.sigtramp", "runtime.sigprofNonGoWrapper"}
 _NEW_CROSSCALL2, _NEW_ASMCGOCALL = 20, 22  # minor versions of Go in which the frame of the function changed
+_FREES_FRAME = b"\x48\x83\xc4"  # add $n, %rsp; the frame pointer may be the caller's
 # mov %rbp, disp(%rsp); stur x29, [sp, #-8]
 _STORES_FP = (b"\x48\x89\x6c\x24", b"\x48\x89\xac\x24", b"\xfd\x83\x1f\xf8")
 _LOADS_X29 = (b"\xfd\x83\x5f\xf8", b"\xfd\xfb\x7f\xa9")  # ldur x29, [sp, #-8]; ldp x29, x30, [sp, #-8]
@@ -104,14 +105,17 @@ def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Ar
         registers, kept = (), (arch.fp,)
     elif name in _WITHOUT_FRAME_POINTER:
         registers = ()
-    elif name in _BY_FRAME_POINTER and entered >= _FRAME_SETUP_BYTES:
+    elif (
+        name in _BY_FRAME_POINTER and entered >= _FRAME_SETUP_BYTES and not around.startswith(_FREES_FRAME, 4)
+    ):
         cfa = Rule(arch.fp, _WORD - saved, deref=False)
     if pushed:
         registers = (*registers, (arch.ra, Rule(CFA, -pushed, deref=True)))
     is_check = has_x30 and name in _STACK_CHECKS
     if is_check and frame.exact and not size:
         registers = ((arch.ra, Rule(_X3, 0, deref=False)),)
-    row = UnwindRow(cfa, ra, registers, kept, signal=is_check or name in _ENTERED_ANYWHERE)
+    is_exact, switches = is_check or name in _ENTERED_ANYWHERE, cfa.base == arch.fp
+    row = UnwindRow(cfa, ra, registers, kept, signal=is_exact, switches=switches)
     crossing = _crossing(row, name, module, arch, above)
     if has_x30 and name in (_MORESTACK, _MCALL):
         code = module.code(frame.pc - entered, max(0, entered - 4)) or b""

@@ -57,7 +57,7 @@ def test_the_user_s_function_is_named_before_those_of_packages() -> None:
     package = ("send", f"{LIB}/site-packages/requests/api.py")
     view, start = ("view", "/srv/shop.py"), ("<module>", "/srv/venv/bin/gunicorn")
     assert in_python(package, view, start).call_path() == "send <- view (shop.py:1) <- <module>"
-    assert in_python(package, start).call_path() == "send (api.py:1) <- <module>"
+    assert in_python(package, start).call_path() == "send (requests/api.py:1) <- <module>"
     assert in_python(*[view] * 5, start).call_path() == "view (shop.py:1, x 5) <- <module>"
 
 

@@ -151,6 +151,9 @@ def test_threads_behind_a_deadlock_are_in_its_sentence() -> None:
     assert first_sentence(*pair) == text
     assert first_sentence(*pair, waiting[0]) == f"{text}; 1 more thread waits behind them (w-4)"
     assert first_sentence(*pair, *waiting) == f"{text}; 2 more threads wait behind them (w-*)"
+    assert first_sentence(locked(3, 0x5000, 3, "a"), waiting[0]) == (
+        "DEADLOCK: thread 3 (a) waits for a lock that it holds itself; 1 more thread waits behind it (w-4)"
+    )
 
 
 def test_a_pipe_that_only_its_reader_writes_to() -> None:
@@ -457,7 +460,9 @@ def test_connections_of_an_event_loop_are_listed() -> None:
     epoll = Descriptor(3, "epoll", 0, "rw", "9 fds", tuple(range(4, 13)))
     peers = tuple(Descriptor(fd, "socket", fd, "rw", f"tcp 1.2.3.4:80 -> 5.6.7.8:{fd}") for fd in (4, 5))
     call = DecodedSyscall(SyscallInfo(232, (3, 0, 0, 0, 0, 0)), "epoll_wait", ("3 <9 fds>",), (epoll,))
-    call = call._replace(connections=peers)
+    dump, threads = process(thread("epoll_wait", call=call._replace(connections=peers)))
+    assert not any("--connections" in line for line in dump_text(judge([(dump, threads)]), Style(str)))
+    call = call._replace(connections=peers, has_more_connections=True)
     dump, threads = process(seen(thread("epoll_wait", call=call), 1.0, 2.0))
     lines = [*dump_text(judge([(dump, threads)]), Style(str))]
     at = lines.index("  fd 4: tcp 1.2.3.4:80 -> 5.6.7.8:4")
