@@ -54,7 +54,6 @@ class GoCapture:
         self._room = Room()
         self._mapping: Mapping | None = None  # mapping of the program's code
         self._module: Module | None = None
-        self._layout: GoRuntimeLayout | None = None
         self._searches = 0  # failed searches so far; see `_MAX_SEARCHES`
         self._allgs = 0  # address of `runtime.allgs`; 0: not found
         self._tasks_budget = Budget(TASKS_NS)
@@ -72,10 +71,12 @@ class GoCapture:
             return False
         self.find_layout()  # begins anew if exec has replaced the program
         pc, known = stack.frames[-1].lookup_pc, thread.goroutine and thread.goroutine.plan
-        module, words = self._process.modules.find(pc), self._candidates(snapshot.registers)
-        table = module.tables.go if module is not None and words else None
-        layout = self._layout_of(table) if table is not None else None
-        if not module or not table or not layout or (isinstance(known, GoPlan) and pc in known.code):
+        module = self._process.modules.find(pc)
+        table = module.tables.go if module is not None else None
+        if not module or not table or (isinstance(known, GoPlan) and pc in known.code):
+            return False
+        layout, words = self._layout_of(table), self._candidates(snapshot.registers)
+        if layout is None or not words:
             return False
         code = range(module.address(table.module.first_pc), module.address(table.module.end_pc))
         tid = self._process.own_id(thread.tid)
@@ -114,13 +115,11 @@ class GoCapture:
             return None
         if code != self._mapping:
             self._mapping, self._searches = code, 0
-            self._module, self._layout, self.problem, self.reader = modules.find(code.start), None, "", None
+            self._module, self.problem, self.reader = modules.find(code.start), "", None
         if self._module is None or self._module.tables.go is None:
             self._module = next((module for module in modules.modules if module.tables.go), None)
         table = self._module.tables.go if self._module is not None else None
-        if table is not None and self._layout is None:
-            self._layout = self._layout_of(table)
-        return self._layout
+        return self._layout_of(table) if table is not None else None
 
     def _layout_of(self, table: GoTable) -> GoRuntimeLayout | None:
         layout = layout_of(table.minor)
