@@ -270,6 +270,8 @@ class _VerdictBuilder:
             text += f", which {does}" * bool(does)
         else:
             text = self._wording.chain(first) + self._behind({*waiting} - {*first})
+            main = Node(end.pid, end.tid or end.pid)  # the sentence says what this thread does
+            end = main if main in self._threads else end
         return Finding("blocked", text, (end, *waiting))
 
     def _subjects(self, nodes: Sequence[Node]) -> str:
