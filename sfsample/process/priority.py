@@ -24,7 +24,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from struct import Struct
 
@@ -34,7 +34,8 @@ _ATTR = Struct("IIQiIQQQII")
 _PR_SET_TIMERSLACK = 29  # option of prctl(2): ns that a sleep may last longer; the default is 50,000
 _SHORT_SLICE_NS = 100_000  # shortest slice that the kernel accepts
 _DEFAULT_NS = 0  # value of a slice or a slack that means the kernel's default
-_REAL_TIME, _NORMAL = os.sched_param(1), os.sched_param(0)
+_RAISED = os.SCHED_RR, os.sched_param(1)  # policy and priority of a thread
+_USUAL = os.SCHED_OTHER, os.sched_param(0)
 _MAX_HURRY_S = 0.3  # seconds of CPU time: most dumps need less, and other programs need CPUs, too
 _TURN_S = 0.01  # seconds of CPU time with the priority of `hurrying`, and then seconds without it
 
@@ -76,24 +77,20 @@ def hurry(turn_s: float = _MAX_HURRY_S) -> bool:
     if os.sched_getscheduler(0) != os.SCHED_OTHER or os.getpriority(os.PRIO_PROCESS, 0) > 0:
         return False
     try:
-        os.sched_setscheduler(0, os.SCHED_RR, _REAL_TIME)
+        os.sched_setscheduler(0, *_RAISED)
     except OSError:
         return False
     last_turn_s = time.process_time() + _MAX_HURRY_S - turn_s
 
-    def end_turn(_signal_number: int, _frame: object) -> None:
-        _schedule_threads(os.SCHED_OTHER, _NORMAL)
-        if time.process_time() < last_turn_s:
-            signal.setitimer(signal.ITIMER_REAL, turn_s)
+    def change_turns(number: int, _frame: object) -> None:
+        is_turn = number == signal.SIGALRM
+        _schedule_threads(*(_RAISED if is_turn else _USUAL))
+        if is_turn or time.process_time() < last_turn_s:
+            signal.setitimer(signal.ITIMER_PROF if is_turn else signal.ITIMER_REAL, turn_s)
 
-    def begin_turn(_signal_number: int, _frame: object) -> None:
-        _schedule_threads(os.SCHED_RR, _REAL_TIME)
-        signal.setitimer(signal.ITIMER_PROF, turn_s)
-
-    signal.signal(signal.SIGPROF, end_turn)
-    signal.signal(signal.SIGALRM, begin_turn)
+    _end_turns(change_turns)
     signal.setitimer(signal.ITIMER_PROF, turn_s)
-    atexit.register(signal.setitimer, signal.ITIMER_PROF, 0)  # Python removes the handler at its exit
+    atexit.register(_end_turns)  # Python removes the handlers at its exit
     return True
 
 
@@ -105,10 +102,14 @@ def hurrying() -> Iterator[None]:
         yield
     finally:
         if hurries:
-            for number, timer in (signal.SIGALRM, signal.ITIMER_REAL), (signal.SIGPROF, signal.ITIMER_PROF):
-                signal.signal(number, lambda *_: None)
-                signal.setitimer(timer, 0)
-            _schedule_threads(os.SCHED_OTHER, _NORMAL)
+            _end_turns()
+            _schedule_threads(*_USUAL)
+
+
+def _end_turns(handler: Callable[[int, object], None] = lambda *_: None) -> None:
+    for number, timer in (signal.SIGALRM, signal.ITIMER_REAL), (signal.SIGPROF, signal.ITIMER_PROF):
+        signal.signal(number, handler)
+        signal.setitimer(timer, 0)
 
 
 def _schedule_threads(policy: int, parameter: os.sched_param) -> None:
@@ -143,7 +144,7 @@ class RealTimePriority(threading.local):
             return
         self._began_s = time.thread_time()
         try:
-            os.sched_setscheduler(0, os.SCHED_RR, _REAL_TIME)
+            os.sched_setscheduler(0, *_RAISED)
             self._is_raised = True
         except OSError:
             self.is_allowed = False
@@ -152,7 +153,7 @@ class RealTimePriority(threading.local):
         """End one `begin`."""
         self._depth -= 1
         if not self._depth and self._is_raised:
-            os.sched_setscheduler(0, os.SCHED_OTHER, _NORMAL)
+            os.sched_setscheduler(0, *_USUAL)
             self._is_raised = False
             self._used_s += time.thread_time() - self._began_s
 
