@@ -197,7 +197,7 @@ class Dumper:
         """Return a thread with the facts from the kernel, and without its stack."""
         usage, wchan = self._facts.usage(tid), self._facts.wchan(tid)
         syscall = self._facts.syscall(tid, wchan)
-        call = self._facts.decode(syscall)
+        call = self._facts.decode(syscall, wchan)
         return ThreadDump(
             tid=tid, name=stat.name, state=stat.state, syscall=syscall, wchan=wchan,
             ns_tid=self.process.own_id(tid), cpu_ns=usage and usage.ran_ns, call=call,

@@ -136,6 +136,7 @@ class GoroutineGroup(NamedTuple):
     modules: tuple[Module | None, ...]  # module of each frame of the stack
     names: tuple[tuple[NamedFrame, ...], ...] = ()  # functions at each frame; (): not named yet
     creator_names: Mapping[int, NamedFrame] = {}  # the key is `GoroutineMember.created_at`
+    locked_to: int = 0  # thread that alone may run the goroutine; 0: each thread may
 
     @property
     def functions(self) -> tuple[NamedFrame, ...]:

@@ -159,11 +159,13 @@ def _goroutines(group: GoroutineGroup, waits: Mapping[int, Waiting], style: Styl
     longest = max((member.since_s or 0 for member in group.members), default=0)
     waited = f" for at least {format_seconds(longest)}" if longest else ""
     thread = f", in thread {group.tid}" if group.tid else ""
-    yield style.bold(style.clean(f"{title}: {group.state}{waited}{thread}"))
+    locked = f", locked to thread {group.locked_to}" if group.locked_to else ""
+    yield style.bold(style.clean(f"{title}: {group.state}{waited}{thread}{locked}"))
     if len(ids) > 1:
         yield f"  {_tids(ids)}"
     own = [waits[goid] for goid in ids if goid in waits]
-    others = ", and the other goroutines for similar objects" * (len({wait.address for wait in own}) > 1)
+    similar = "other times" if own and own[0].kind == "sleep" else "similar objects"
+    others = f", and the other goroutines for {similar}" * (len({wait.text for wait in own}) > 1)
     yield from (style.clean(f"  {wait.text}{others}") for wait in own[:1])
     rows = [*enumerate(_without_wrappers(group.rows(style.depth)))]
     first = next((depth for depth, (_, _, names) in rows if not _is_of_go_runtime(names)), 0)
@@ -172,7 +174,7 @@ def _goroutines(group: GoroutineGroup, waits: Mapping[int, Waiting], style: Styl
         yield from _stack_end(group.stack, style)
     if group.creator_names:
         created_in = sorted({member.parent for member in group.members} - {0})
-        parents = f" in goroutine {_tids(created_in)}" if created_in else ""
+        parents = f" in goroutine{'s' * (len(created_in) > 1)} {_tids(created_in)}" if created_in else ""
         creators = [*dict.fromkeys(name.text for name in group.creator_names.values())]
         yield f"  created by {listed(creators, _MAX_CREATORS)}{parents}"
 

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from sfsample.core.arch import ByteOrder
 from sfsample.core.memory import USER_SPACE, BytesMemory, JointMemory, Span
-from sfsample.process.vm import CopyBuffer, readv
+from sfsample.process.vm import CopyBuffer, iovecs, readv
 
 _MAX_CALLS = 5  # calls for the pieces of a plan; a call ends at a piece that cannot be read
 _FOLLOWED_BYTES = 1 << 19  # bytes for the pieces that a plan adds in the pause
@@ -85,7 +85,7 @@ class Room:
             size = sum(size for _, size in left)
             if not left or self.is_late() or self._used + size > len(self.bytes):
                 return
-            remote, done = _iovecs(left), 0
+            remote, done = iovecs(left), 0
             got = self.read(self._pid, self._used, size, (remote.buffer_info()[0], len(left)))
             for address, size in left:
                 if got < size:
@@ -128,7 +128,7 @@ class Beside:
         ends = accumulate(map(len, self.groups))
         # for each piece: the index of the first piece of the next group
         self._next_group = [end for end, group in zip(ends, self.groups, strict=True) for _ in group]
-        self._remote = _iovecs([*pieces, (0, 0)])
+        self._remote = iovecs([*pieces, (0, 0)])
         self._remote_at = self._remote.buffer_info()[0]
         self._pieces = [(*piece, offset) for piece, offset in zip(pieces, self._offsets, strict=False)]
         self._index = JointMemory(b"", self._pieces, order)
@@ -179,8 +179,3 @@ class Beside:
         """Return the copied memory (None: no copy was made); later copies do not change the result."""
         has_read, self._has_read = self._has_read, False
         return self._room.result() if has_read else None
-
-
-def _iovecs(pieces: Sequence[Span]) -> "array[int]":
-    """Return an array with a `struct iovec` for each piece."""
-    return array("Q", [*chain.from_iterable(pieces)])

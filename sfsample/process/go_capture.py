@@ -1,9 +1,11 @@
 """Captures the goroutine of each thread of a live Go program or library, together with the thread's stack.
 
-The thread-local storage of a thread has the address of its goroutine: in a program the word below fs.base;
-in a library a word farther below.  sfsample checks each candidate: its `m` must have the id of the thread.
+The thread-local storage (TLS) of a thread has the address of its goroutine: in a program for x86-64 the word
+below fs.base; in a library a word farther below; on AArch64 a word above the thread pointer.  There, x28 has
+the address in all Go code, and programs without C code have no TLS.  sfsample checks each candidate: its `m`
+must have the id of the thread.
 
-Source: Go, src/cmd/link/internal/ld/data.go and src/runtime/tls_amd64.s.
+Source: Go, src/cmd/link/internal/ld/data.go, src/runtime/tls_amd64.s and tls_arm64.s.
 """
 
 import random
@@ -12,10 +14,10 @@ from itertools import takewhile
 from struct import iter_unpack
 from typing import NamedTuple
 
-from sfsample.core.arch import AMD64
+from sfsample.core.arch import AARCH64, AMD64
 from sfsample.core.budget import GOROUTINE_NS, GOROUTINES_NS, TASKS_NS, TASKS_PER_LOOK, Budget
 from sfsample.core.memory import Span, word_in
-from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.core.snapshot import Registers, ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
 from sfsample.formats.gopclntab.find import find_wait_reasons
 from sfsample.modules.mapping import Mapping
@@ -29,8 +31,9 @@ from sfsample.runtimes.go.layout import Goroutine, GoRuntimeLayout, layout_of
 from sfsample.runtimes.go.pending_unlocks import DeferReader, Unlock
 from sfsample.runtimes.go.plan import GoPlan, find_plan
 
-_FS_BASE = 58  # DWARF number
-_TLS_BYTES = 1 << 12  # bytes below fs.base that are searched for the address of the goroutine
+_TLS_BYTES = 1 << 12  # bytes that are searched for the address of the goroutine
+# DWARF numbers of the thread pointer, and of the register with the goroutine's address in all Go code
+_PLACES = {AMD64.machine: (58, None), AARCH64.machine: (36, 28)}
 _MAX_SEARCHES = 64  # failed searches for a thread's goroutine, for all threads of a process
 
 
@@ -61,23 +64,29 @@ class GoCapture:
 
     def learn(self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack) -> bool:
         """If a walk needs the goroutine of its thread, find it; True: capture the thread again."""
-        base = snapshot.registers.get(_FS_BASE) if stack.stop_reason is StopReason.REGISTER_UNKNOWN else None
-        if not base or thread.goroutine is not None or self._searches >= _MAX_SEARCHES:
+        is_lost = stack.stop_reason is StopReason.REGISTER_UNKNOWN and thread.goroutine is None
+        layout = self.find_layout() if is_lost and self._searches < _MAX_SEARCHES else None
+        words = self._candidates(snapshot.registers) if layout is not None else []
+        if layout is None or not words:
             return False
-        plan = self._find_plan(base, self._process.own_id(thread.tid))
+        tid = self._process.own_id(thread.tid)
+        plans = (find_plan(layout, word, tid, self._read) for word in words if word and not word % 8)
+        plan = next(filter(None, plans), None)
         self._searches += plan is None
         if plan is not None:
             thread.goroutine = Beside(plan, self._room, self._process.arch.byteorder)
             thread.stack_end = plan.stack_end
         return plan is not None
 
-    def _find_plan(self, base: int, tid: int) -> GoPlan | None:
-        """Return the plan for a thread; `base`: its fs.base."""
-        layout = self.find_layout()
-        data = self._read(base - _TLS_BYTES, _TLS_BYTES) if layout is not None else None
-        words = [word for (word,) in iter_unpack("<Q", data or b"") if word and not word % 8]
-        plans = (find_plan(layout, word, tid, self._read) for word in reversed(words) if layout is not None)
-        return next(filter(None, plans), None)
+    def _candidates(self, registers: Registers) -> list[int]:
+        """Return words that may be the address of the goroutine; empty if the registers do not tell."""
+        pointer, own = _PLACES[self._process.arch.machine]
+        base, below = registers.get(pointer, 0), own is None
+        mapping = None if below or not base else self._process.modules.any_mapping(base)
+        size = min(_TLS_BYTES, mapping.end - base) if mapping else _TLS_BYTES
+        data = self._read(base - size * below, size) if base else None
+        words = [word for (word,) in iter_unpack("<Q", data or b"")]
+        return words[::-1] if own is None else [*filter(None, [registers.get(own)]), *words]
 
     def prepare(self, thread: Thread) -> None:
         """Let the next capture of a thread copy its goroutine, unless the capture copies Python frames."""
@@ -92,7 +101,7 @@ class GoCapture:
         """Return the layout of Go in the program, or else in a library that a walk has opened; or None."""
         modules = self._process.modules
         code = next((mapping for mapping in modules.mappings if mapping.executable), None)
-        if code is None or self._process.arch.machine != AMD64.machine:
+        if code is None or self._process.arch.machine not in _PLACES:
             return None
         if code != self._mapping:
             self._mapping, self._searches = code, 0

@@ -4,11 +4,18 @@ Source: process_vm_readv(2).
 """
 
 import ctypes
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from errno import EPERM
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
+from typing import Generic, TypeVar
+
+from sfsample.core.memory import ADDRESS_SPACE, ReadMemory, Span
 
 _IOV_MAX = 1024  # pieces that one call can read
+_MAX_KEPT_PIECES = 200  # pieces of memory of an answer that is kept
+_IOVEC_BYTES = 16  # size of a `struct iovec`
+_T = TypeVar("_T")
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -29,7 +36,7 @@ class CopyBuffer:
 
     def __init__(self, size: int) -> None:
         self.bytes = bytearray(size)
-        self.address = ctypes.addressof((ctypes.c_char * size).from_buffer(self.bytes))
+        self.address = _address_of(self.bytes)
         self._local, self._remote = Iovec(self.address, size), Iovec(0, 0)
         self._local_at = ctypes.addressof(self._local)
         self._remote_at = ctypes.addressof(self._remote)
@@ -51,17 +58,16 @@ class CopyBuffer:
 class Pieces:
     """Small pieces of target memory (address, size), which sfsample reads together, again and again."""
 
-    def __init__(self, pieces: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, pieces: Sequence[Span]) -> None:
         self.size = sum(size for _, size in pieces)  # number of bytes in all pieces
         self._bytes = bytearray(self.size)
-        start = (ctypes.c_char * self.size).from_buffer(self._bytes)
-        address = ctypes.addressof(start)
+        address = _address_of(self._bytes)
         self._calls = []
         for at in range(0, len(pieces), _IOV_MAX):
-            batch = pieces[at : at + _IOV_MAX]
-            local = Iovec(address, sum(size for _, size in batch))
-            self._calls.append((local, (Iovec * len(batch))(*(Iovec(*piece) for piece in batch))))
-            address += local.len
+            batch = [(start % ADDRESS_SPACE, size) for start, size in pieces[at : at + _IOV_MAX]]
+            size = sum(size for _, size in batch)
+            self._calls.append((iovecs([(address, size), *batch]), len(batch), size))
+            address += size
         self._offsets = [0, *accumulate(size for _, size in pieces)]
 
     def read_each(self, pid: int) -> list[bytes | None] | None:
@@ -71,10 +77,52 @@ class Pieces:
 
     def read(self, pid: int) -> bytearray:
         """Return the joined pieces, valid until the next call; empty: a piece is unreadable."""
-        for local, remote in self._calls:
-            if readv(pid, ctypes.byref(local), 1, remote, len(remote), 0) != local.len:
+        for spans, count, size in self._calls:
+            at, _ = spans.buffer_info()
+            if readv(pid, at, 1, at + _IOVEC_BYTES, count, 0) != size:
                 return bytearray()
         return self._bytes
+
+
+class KeptAnswer(Generic[_T]):
+    """The last answer of a function of the target's memory.
+
+    The function is called again if its arguments have changed, or memory that it has read.
+    """
+
+    def __init__(self) -> None:
+        self._arguments: object = self  # no argument is equal to it
+        self._answer: _T | None = None
+        self._used: dict[Span, bytes | None] = {}  # memory on which the answer depends
+        self._pieces = Pieces(())
+
+    def get(self, pid: int, arguments: object, function: Callable[[ReadMemory], _T], read: ReadMemory) -> _T:
+        """Return `function(read)`; `arguments`: all values besides memory on which the answer depends."""
+        now = dict(zip(self._used, self._pieces.read_each(pid) or (), strict=False))
+        if self._answer is not None and arguments == self._arguments and now == self._used:
+            return self._answer
+        used: dict[Span, bytes | None] = {}
+
+        def read_once(address: int, size: int) -> bytes | None:
+            span = address, size
+            if span not in used:
+                used[span] = now.get(span) or read(address, size)
+            return used[span]
+
+        self._answer = function(read_once)
+        is_short = len(used) <= _MAX_KEPT_PIECES
+        self._arguments, self._used = (arguments, used) if is_short else (self, {})
+        self._pieces = Pieces([*self._used])
+        return self._answer
+
+
+def iovecs(spans: Iterable[Span]) -> "array[int]":
+    """Return an array with a `struct iovec` for each span."""
+    return array("Q", [*chain.from_iterable(spans)])
+
+
+def _address_of(buffer: bytearray) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer)) if buffer else 0
 
 
 def may_access(pid: int) -> bool:
@@ -84,6 +132,10 @@ def may_access(pid: int) -> bool:
 
 
 def read_memory(pid: int, address: int, size: int) -> bytes | None:
-    """Return exactly `size` bytes at `address`, or None.  Each call allocates a buffer, which is slow."""
-    buffer = CopyBuffer(size)
-    return bytes(buffer.bytes) if size and buffer.fill(pid, address, size) == size else None
+    """Return exactly `size` bytes at `address`; None: unreadable, or no byte is wanted."""
+    if not size:
+        return None
+    data = bytearray(size)
+    spans = array("Q", (_address_of(data), size, address % ADDRESS_SPACE, size))  # two `struct iovec`
+    at, _ = spans.buffer_info()
+    return bytes(data) if readv(pid, at, 1, at + _IOVEC_BYTES, 1, 0) == size else None

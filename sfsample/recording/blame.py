@@ -41,6 +41,9 @@ class Blame:
         self._recorder, self._own, self._others = recorder, own, others
         self._waiters: dict[SampledThread, Capture | None] = {}
         self._holders: dict[tuple[object, ...], _Holder | None] = {}  # holders at the last tick, by resource
+        self._peers = own.waits.peers if own.waits else None
+        self._has_changed = False  # True: at the last tick, a holder changed while sfsample captured it
+        self._searches = 0  # searches for other ends of pipes and sockets, up to the last tick
 
     def postpone(self, thread: SampledThread, capture: Capture | None = None) -> bool:
         """Let `count` count a thread that may have a holder; else False.  `capture` None: it did not run."""
@@ -50,8 +53,11 @@ class Blame:
             self._waiters[thread] = capture
         return waits
 
-    def holders_ran(self) -> bool:
-        """Return True if a holder in another process has run since the last call of `count`."""
+    def may_differ(self) -> bool:
+        """Return True if `count` may find other holders or other stacks of holders than at its last call."""
+        is_searched = self._peers and (self._peers.searches != self._searches or self._peers.is_due())
+        if self._has_changed or (is_searched and None in self._holders.values()):
+            return True
         holders = {h.thread for h in self._holders.values() if h and h.process is not self._own}
         return any(t is None or t.files.counters() != t.off_cpu_counters for t in holders)
 
@@ -59,6 +65,7 @@ class Blame:
         """Count the threads that wait, each with its chain of holders."""
         waiters, self._waiters = self._waiters, {}
         self._holders.clear()
+        self._has_changed = False
         for thread, capture in waiters.items():
             chain = self._chain(thread) if thread.last_stack else ()
             if thread.gone or thread.last_stack is None:
@@ -74,6 +81,7 @@ class Blame:
                 self._recorder.count_wait(thread, capture)
             else:
                 self._recorder.count(thread, Capture.REUSED, self._recorder.now, ran=False)
+        self._searches = self._peers.searches if self._peers else 0
 
     def _chain(self, thread: SampledThread) -> tuple[Location, ...]:
         """Return the frames of a chain of holders, the last holder first."""
@@ -119,6 +127,7 @@ class Blame:
         if is_named and waits.holder(waiter, wait) == found:
             return _Holder(other, holder)
         self._recorder.stats.holders_changed += 1
+        self._has_changed = True
         return None
 
 

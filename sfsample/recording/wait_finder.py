@@ -5,12 +5,12 @@ and counts its frame again with the stack.  The evidence is read after the captu
 between, only the system call of the capture counts, because the evidence may belong to another wait.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
-from sfsample.core.memory import Memory
+from sfsample.core.memory import Memory, ReadMemory
 from sfsample.core.snapshot import SchedulerEvidence
 from sfsample.core.wait_kind import WaitKind
 from sfsample.formats.gopclntab.places import WRAPPER
@@ -26,6 +26,7 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import read_text
 from sfsample.process.syscall_names import syscall_name
 from sfsample.process.thread import Thread
+from sfsample.process.vm import KeptAnswer
 from sfsample.recording.sample import Places
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
@@ -42,6 +43,7 @@ _SEEN_IN_STACKS = (WaitKind.LOCK, WaitKind.FUTURE)  # the stack of the holder sh
 _NOT_YET_KNOWN = (WaitKind.MUTEX, *_SEEN_IN_STACKS)  # the holder may be known later
 _SAME_SLEEP = (0.0, 0.0)  # `asleep` of each thread: all count as asleep at one instant, see `slept_together`
 
+_Ask = Callable[[ThreadReader, PythonStack, int], PythonFacts]  # type of methods of `ThreadReader`
 HolderId = tuple[int, int]  # pid and tid of the thread that has to act; tid 0: any thread of the process
 
 
@@ -80,9 +82,11 @@ class WaitFinder:
         *, details: bool,
     ) -> None:  # fmt: skip
         self._process, self._capturer, self._names = process, capturer, names
-        self._peers, self._details = peers, details
+        self.peers, self._details = peers, details
         # thread id -> function that returns what the thread held at its last capture
-        self._read_held: dict[int, Callable[[], PythonFacts]] = {}
+        self._read_held: dict[int, Callable[[], WaitingThread]] = {}
+        # thread id, method of ThreadReader -> its last answer about the thread
+        self._answers = defaultdict[tuple[int, _Ask], KeptAnswer[PythonFacts]](KeptAnswer)
         descriptors = self._descriptors = KeptDescriptors(process.proc)
         self._facts = FactReader(process.proc, descriptors=lambda _: descriptors)
         # living threads: thread id in the pid namespace of the process -> id in sfsample's namespace
@@ -93,8 +97,11 @@ class WaitFinder:
         """Note the ids of the living threads."""
         own_ids = {tid: own_id for own_id, tid in self._tids.items()}
         self._tids = {own_ids.get(tid) or self._process.own_id(tid): tid for tid in tids}
-        for ended in self._read_held.keys() - self._tids.values():
-            del self._read_held[ended]
+        living = {*self._tids.values()}
+        for tid in self._read_held.keys() - living:
+            del self._read_held[tid]
+        for key in [key for key in self._answers if key[0] not in living]:
+            del self._answers[key]
 
     def forget(self, tid: int) -> None:
         """Forget what a thread held, as it has run."""
@@ -107,10 +114,11 @@ class WaitFinder:
         if not captured.stack.frames:  # a worker of the kernel
             return None
         asleep = self._asleep(thread, captured, run_state)
-        if captured.python is not None and self._peers is not None:
+        if captured.python is not None and self.peers is not None:
             word = asleep.args[0] if asleep and syscall_name(asleep.number) == "futex" else 0
             stopped = None if asleep else captured.snapshot.memory
-            self._read_held[thread.tid] = cache(partial(self._held, captured.python, word, stopped))
+            self._read_held[thread.tid] = cache(
+                partial(self._held, thread.tid, captured.python, word, stopped))  # fmt: skip
         if run_state is RunState.WAITING:
             return FoundWait(_location(NO_CPU))
         if asleep is None:
@@ -120,9 +128,9 @@ class WaitFinder:
         modules = tuple(filter(None, dict.fromkeys(captured.modules)))
         wait = wait_of(waiting, self._context(waiting, {}, modules))
         counters = captured.snapshot.scheduler.after if captured.snapshot.scheduler else None
-        ends = self._facts.peer_links([waiting.call]) if waiting.call and self._peers else {}
-        if self._peers is not None:
-            self._peers.want(ends)
+        ends = self._facts.peer_links([waiting.call]) if waiting.call and self.peers else {}
+        if self.peers is not None:
+            self.peers.want(ends)
         location = self._locate(waiting, wait, modules)
         return FoundWait(location, wait, waiting, captured.python, ends, counters)
 
@@ -162,9 +170,8 @@ class WaitFinder:
         if found.evidence is None or found.wait is None:
             return None
         waiting = self._with_objects(thread, found.evidence, found.python)._replace(asleep=_SAME_SLEEP)
-        readers = self._read_held if found.wait.kind in _SEEN_IN_STACKS else {}
-        others = [WaitingThread(tid, "", "S", facts=read(), asleep=_SAME_SLEEP)
-                  for tid, read in readers.items()]  # fmt: skip
+        readers = self._read_held.values() if found.wait.kind in _SEEN_IN_STACKS else ()
+        others = [read() for read in readers]
         context = self._context(waiting, found.ends)
         wait = wait_of(waiting, context._replace(threads=others) if others else context)
         if wait is None or wait.own_end or not (wait.tid or wait.process):
@@ -190,7 +197,7 @@ class WaitFinder:
         name = syscall_name(asleep.number) or ""
         needs_wchan = state == "D" or name.startswith(("restart_syscall", "open", "read", "write"))
         wchan = facts.wchan(tid) if needs_wchan else None
-        call = facts.decode(as_made(asleep, wchan))
+        call = facts.decode(as_made(asleep, wchan), wchan)
         waiting = WaitingThread(
             tid, "", state, process.own_id(tid), call, wchan, functions=self._functions(captured),
             in_c_library=_in_c_library(next(iter(captured.modules), None)),
@@ -208,27 +215,34 @@ class WaitFinder:
         if call is None or call.name != "futex":
             return waiting
         gil = self._capturer.gil(thread) if python else None
-        reader = self._reader() if python else None
-        facts = PythonFacts(reader.wait(python, call.syscall.args[0])) if python and reader else PythonFacts()
+        word = call.syscall.args[0]
+        facts = self._ask(ThreadReader.wait, thread.tid, python, word) if python else PythonFacts()
         memory = self._facts.lock_memory(call)
         if not memory.pieces:  # the thread through which sfsample reads the memory may have ended
             self._facts.begin()
             memory = self._facts.lock_memory(call)
         return waiting._replace(memory=memory, gil=gil, facts=facts)
 
-    def _held(self, stack: PythonStack, futex: int, stopped: Memory | None) -> PythonFacts:
+    def _held(self, tid: int, python: PythonStack, futex: int, stopped: Memory | None) -> WaitingThread:
         """Return what a thread of Python holds; `stopped`: its memory while it was stopped."""
-        reader = self._reader(stopped)
-        return reader.holds(stack, futex) if reader else PythonFacts()
+        facts = self._ask(ThreadReader.holds, tid, python, futex, stopped)
+        return WaitingThread(tid, "", "S", facts=facts, asleep=_SAME_SLEEP)
 
-    def _reader(self, stopped: Memory | None = None) -> ThreadReader | None:
-        """Return a reader of Python's objects, which prefers the memory `stopped`; None: it cannot read."""
-        python, live = self._capturer.python, self._facts.read
-        interpreter = python.interpreter if python is not None else None
+    def _ask(
+        self, ask: _Ask, tid: int, python: PythonStack, futex: int, stopped: Memory | None = None
+    ) -> PythonFacts:
+        """Return the answer of a method of `ThreadReader`, which prefers the memory `stopped`."""
+        capture, live = self._capturer.python, self._facts.read
+        interpreter = capture.interpreter if capture is not None else None
         if interpreter is None or interpreter.layout.free_threaded:
-            return None
-        read = (lambda at, size: stopped.read(at, size) or live(at, size)) if stopped else live
-        return ThreadReader(interpreter, read, 0, lambda: False)
+            return PythonFacts()
+
+        def answer(read: ReadMemory) -> PythonFacts:
+            return ask(ThreadReader(interpreter, read, 0, lambda: False), python, futex)
+
+        if stopped is not None:
+            return answer(lambda at, size: stopped.read(at, size) or live(at, size))
+        return self._answers[tid, ask].get(tid, (interpreter, python, futex), answer, live)
 
     def _functions(self, captured: CapturedStack) -> tuple[str, ...]:
         """Return the functions of the C library on a stack, see `library_functions`."""
@@ -252,10 +266,10 @@ class WaitFinder:
         words = (title or b"").decode("utf-8", "replace").rstrip("\0").split("\0")
         call = waiting.call.name if waiting.call else None
         locks = (parse_locks(read_text("/proc/locks")) or ()) if call in FILE_LOCK_CALLS else ()
-        children = self._facts.children() if self._peers and call in CHILD_CALLS else ()
+        children = self._facts.children() if self.peers and call in CHILD_CALLS else ()
         return WaitContext(
             self._process.pid, words, (waiting,), self._tids, {}, name, children=children, locks=locks,
-            peers=self._peers.find(ends) if self._peers else (),
+            peers=self.peers.find(ends) if self.peers else (),
         )  # fmt: skip
 
 

@@ -264,10 +264,14 @@ class StepperChain:
         return rejection or Step(stepper.found, caller, row.signal)
 
     def _why_switch_rejected(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason | None:
-        """Return BAD_PC if the caller's sp lies in no stack, or its pc in no mapping; else None."""
+        """Return the reason to reject a caller on another stack: its pc, or its stack; None: accepted."""
         pc, sp, registers = caller.registers[walk.arch.pc], caller.registers[walk.arch.sp], walk.registers
-        is_goroutine = registers[GOROUTINE_LOW] < sp <= registers[GOROUTINE_HIGH]
-        is_stack = is_goroutine or row.cfa.base == SCHEDULER_SP  # scheduler's stack had the return address
+        is_goroutine = registers.get(GOROUTINE_LOW, 0) < sp <= registers.get(GOROUTINE_HIGH, 0)
+        may_stay = row.cfa.base == walk.arch.fp and sp > walk.frame.sp  # code may already be on its own stack
+        # a word of the scheduler's stack was the return address
+        is_stack = is_goroutine or may_stay or row.cfa.base == SCHEDULER_SP
+        if not is_stack and GOROUTINE_LOW not in registers:
+            return StopReason.REGISTER_UNKNOWN
         return None if is_stack and self._modules.mapping(pc - 1) is not None else StopReason.BAD_PC
 
     def _is_beyond_copy(self, row: UnwindRow, walk: Walk) -> bool:

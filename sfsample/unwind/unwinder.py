@@ -94,9 +94,9 @@ class Unwinder:
         stack = self._walk_best(snapshot)
         return stack if self._modules.generation == generation else self._walk_best(snapshot)
 
-    def walk_parked(self, snapshot: ThreadSnapshot) -> Stack:
-        """Unwind a goroutine that no thread runs, and whose pc is a return address."""
-        return self._continue(Walk(snapshot, exact=False), self._chain)
+    def walk_parked(self, snapshot: ThreadSnapshot, *, exact: bool) -> Stack:
+        """Unwind a goroutine that no thread runs.  If `exact` is False, its pc is a return address."""
+        return self._continue(Walk(snapshot, exact=exact), self._chain)
 
     def search(self, snapshot: ThreadSnapshot, stack: Stack) -> Stack:
         """Return a better stack than `stack`, which lacked a register; `stack` itself if no search succeeds.

@@ -32,7 +32,6 @@ _STATES = (("sync.Mutex.", WaitClass.LOCK), ("sync.RWMutex.", WaitClass.LOCK), (
            ("runnable", WaitClass.CPU), ("preempted", WaitClass.CPU), ("", WaitClass.OTHER))  # fmt: skip
 _ADDRESS = re.compile(r" 0x[0-9a-f]+|: \d+ of \d+ have arrived")
 _EPHEMERAL = 32768  # first port that the kernel gives to a client: ip(7), ip_local_port_range
-_IN_PIPE = re.compile("pipe_(read|write|wait)")  # kernel functions, also for a FIFO (fs/pipe.c)
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 
 
@@ -58,23 +57,28 @@ def _text_and_class(thread: WaitingThread, wait: Wait | None) -> tuple[str, Wait
     if wait is not None and thread.facts.wait is not None and wait.kind is thread.facts.wait.kind:
         what, is_lock = _ADDRESS.sub("", thread.facts.wait.what), CLASS_OF[wait.kind] is WaitClass.LOCK
         return what if is_lock else f"{wait.kind}: {what}", CLASS_OF[wait.kind]
+    if thread.functions[:1] == ("lll_lock_wait_private",):  # of malloc, stdio or the dynamic linker
+        return "lock of the C library", WaitClass.LOCK
     if wait is not None and wait.kind in _PLAIN:
         return _TEXTS.get(wait.kind, str(wait.kind)), CLASS_OF.get(wait.kind, WaitClass.OTHER)
     if call is None:  # page fault: the thread is in no system call
         is_disk = thread.state == "D"
         return ("disk: page fault", WaitClass.DISK) if is_disk else ("unknown", WaitClass.OTHER)
-    return _of_call(call, wait.kind if wait else None, thread.wchan or "")
+    return _of_call(call, wait.kind if wait else None, thread.state)
 
 
-def _of_call(call: DecodedSyscall, kind: WaitKind | None, wchan: str) -> tuple[str, WaitClass]:
-    descriptor, name = _only_descriptor(call), call.name or "?"
+def _of_call(call: DecodedSyscall, kind: WaitKind | None, state: str) -> tuple[str, WaitClass]:
+    descriptor, name = _only_descriptor(call), call.name or f"system call {call.syscall.number}"
     if kind is WaitKind.NAME_RESOLUTION:
         return "DNS server", WaitClass.NETWORK
     if descriptor is None and kind is WaitKind.KERNEL and call.refers_to:  # a call with a path
         return f"disk: {name}", WaitClass.DISK
     if descriptor is None:
         return name, WaitClass.EVENT if kind is WaitKind.EVENTS else WaitClass.OTHER
-    what, category = ("pipe", WaitClass.PIPE) if _IN_PIPE.search(wchan) else object_of(descriptor)
+    what, category = object_of(descriptor)
+    is_device = kind is WaitKind.EVENTS or descriptor.text.startswith("/dev/")  # a disk is always ready
+    if is_device and category is WaitClass.DISK and state != "D":
+        category = WaitClass.EVENT
     if kind is WaitKind.FILE_LOCK:
         return f"file lock: {what}", WaitClass.LOCK
     return f"{'disk: ' * (category is WaitClass.DISK)}{name}: {what}", category
@@ -99,7 +103,9 @@ def object_of(descriptor: Descriptor) -> tuple[str, WaitClass]:
     if kind == "file":
         directory = text.rpartition("/")[0] or "/"
         return re.sub(r"\d+", "N", directory), WaitClass.DISK
-    return kind, WaitClass.PIPE if kind == "pipe" else WaitClass.EVENT
+    if kind in ("pipe", "FIFO"):
+        return "pipe", WaitClass.PIPE
+    return re.sub(r"\d+", "N", kind), WaitClass.EVENT
 
 
 def goroutine_place(state: str, descriptor: Descriptor | None) -> WaitPlace:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from sfsample.core.wait_kind import WaitKind
 from sfsample.process.facts.descriptors import Descriptor
 from sfsample.process.facts.syscall_arguments import (
+    EVENT_CALLS,
     FILE_LOCK_CALLS,
     FORK_CALLS,
     SIGNAL_CALLS,
@@ -41,7 +42,6 @@ _WRITE_CALLS = ("write", "writev", "pwrite64", "sendto", "sendmsg", "sendmmsg", 
 _OPEN_CALLS = ("open", "openat", "openat2")
 _FIFO_FUNCTIONS = ("wait_for_partner", "fifo_open")  # kernel functions; the compiler may inline the first
 _ACCEPT_CALLS = ("accept", "accept4")
-_EVENT_CALLS = ("epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect6")
 _RESOLVER_FUNCTIONS = ("res_nsend", "res_context_send", "res_nquery", "res_query", "res_nsearch",
                        "res_search", "libc_res_nsend", "getaddrinfo", "gethostbyname_r",
                        "gethostbyname2_r", "gethostbyaddr_r")  # fmt: skip
@@ -124,7 +124,7 @@ def _by_call(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) 
     if name in SIGNAL_CALLS:  # a shell waits for its children in this way
         which = f", such as the end of a child: {_children(dict(context.children))}" * bool(context.children)
         return Wait(WaitKind.SIGNAL, f"a signal{which}", pids=tuple(dict(context.children)), is_usual=True)
-    if name in _EVENT_CALLS:
+    if name in EVENT_CALLS:
         return _name_resolution(thread, call) or _events(call, context)
     if name in (*_READ_CALLS, *_WRITE_CALLS, *_ACCEPT_CALLS, "connect"):
         return _transfer(thread, call, context)
@@ -229,10 +229,11 @@ def _transfer(thread: WaitingThread, call: DecodedSyscall, context: WaitContext)
         return Wait(WaitKind.CONNECT, what, pids=_peers(descriptor, context, "rw"))
     if name in _ACCEPT_CALLS:
         return Wait(WaitKind.ACCEPT, f"a connection on {descriptor.text}", is_usual=True)
-    if descriptor.kind == "pipe":
+    if descriptor.kind in ("pipe", "FIFO"):
         # splice(2) reads from a pipe or writes to a pipe; the mode of the descriptor tells the direction.
         is_full = name in _WRITE_CALLS and descriptor.mode != "r"
-        pipe = f"pipe {descriptor.inode}, which is {'full' if is_full else 'empty'} (fd {descriptor.fd})"
+        pipe = descriptor.text if descriptor.kind == "FIFO" else f"pipe {descriptor.inode}"
+        pipe += f", which is {'full' if is_full else 'empty'} (fd {descriptor.fd})"
         empty = Wait(WaitKind.EMPTY_PIPE, f"data in {pipe}", is_usual=True)
         wait = Wait(WaitKind.FULL_PIPE, f"room in {pipe}") if is_full else empty
         return _with_peers(wait, descriptor, context)

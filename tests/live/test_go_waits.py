@@ -10,15 +10,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from sfsample.core.arch import AMD64
 from tests.live.cli_runner import sfsample
-from tests.live.compiled import unpack_go
-from tests.live.targets import ARCH, LineReader, assert_untraced
+from tests.live.compiled import GO_VERSIONS, needs_go, unpack_go
+from tests.live.targets import LineReader, assert_untraced
 
-pytestmark = [
-    pytest.mark.live,
-    pytest.mark.skipif(ARCH is not AMD64, reason="the programs are for x86-64"),
-]
+pytestmark = [pytest.mark.live, needs_go]
 
 MOVING_DUMPS = 5
 # name: kind of the wait, and the name of the only goroutine that is known to be able to end it
@@ -40,7 +36,7 @@ LOCKS = {
 RECEIVERS = ("plain", "closure", "loop", "locked")
 
 
-@pytest.fixture(scope="module", params=["1.19", "1.24", "1.27"])
+@pytest.fixture(scope="module", params=GO_VERSIONS)
 def program(request, tmp_path_factory):
     return unpack_go(tmp_path_factory.mktemp("go"), "hang", request.param)
 

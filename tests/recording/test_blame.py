@@ -30,6 +30,9 @@ class Counted:
     def flush(self, _thread):
         pass
 
+    def count_idle(self, _threads):
+        pass
+
     def is_brief(self, _thread):
         return False
 
@@ -52,7 +55,7 @@ class FakeProcess:
         self.threads = {each.tid: each for each in threads}
         self._answers = {tid: list(each) for tid, each in (owners or {}).items()}
         self._unseen, self._running = unseen, running
-        self.waits = self
+        self.waits, self.peers = self, SimpleNamespace(searches=0, is_due=lambda: False)
 
     def holder(self, _waiter, found):
         tid = found.wait.tid
@@ -134,6 +137,25 @@ def test_a_process_of_several_threads_is_named_without_a_thread():
 def test_a_process_that_cannot_be_opened_has_not_changed():
     recorder = counted(thread(1, "a", 9), owners={9: [(7, 0)] * 2})
     assert (recorder.stacks[1], recorder.stats.holders_changed) == (["a"], 0)
+
+
+def test_holders_that_the_last_tick_did_not_find_are_searched_again():
+    waiting, other = thread(1, "a", 9), FakeProcess(7)
+    own = FakeProcess(0, waiting, owners={9: [(7, 0), None, None]})
+    blame = Blame(Counted(), own, {7: other}.get)
+    blame.postpone(waiting, Capture.READ)
+    blame.count()
+    assert blame.may_differ(), "process 7 had no threads yet: it was recorded for the first time"
+    blame.postpone(waiting)
+    blame.count()
+    assert not blame.may_differ()
+    own.peers.is_due = lambda: True
+    assert blame.may_differ(), "a search for other ends is permitted"
+    own.peers.is_due, own.peers.searches = lambda: False, 1
+    assert blame.may_differ(), "another process has searched for other ends meanwhile"
+    blame.postpone(waiting)
+    blame.count()
+    assert not blame.may_differ()
 
 
 def test_a_thread_that_has_run_since_a_late_capture_is_not_counted_for_that_wait():

@@ -6,12 +6,13 @@ from sfsample.core.wait_kind import CLASS_OF, WaitKind
 from sfsample.modules.location import WaitPlace
 from sfsample.process.facts.descriptors import Descriptor
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
+from sfsample.process.facts.thread_facts import with_fifos
 from sfsample.process.proc_text import SyscallInfo
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts, PythonWait
 from sfsample.waiting.place import goroutine_place, object_of, wait_place
 from sfsample.waiting.thread import WaitContext, WaitingThread
-from sfsample.waiting.waits import wait_of
+from sfsample.waiting.waits import Wait, wait_of
 from tests.builders.hang_builder import WAIT, futex
 
 
@@ -23,6 +24,13 @@ def place(state: str = "S", *, details: bool = False, **evidence: object) -> Wai
     thread = WaitingThread(1, "t", state)._replace(**evidence)
     context = WaitContext(1, ["app"], [thread], {1: 1}, {}, lambda _: None)
     return wait_place(thread, wait_of(thread, context), details=details)
+
+
+def wait(call: DecodedSyscall) -> Wait:
+    context = WaitContext(1, ["app"], (), {1: 1}, {}, lambda _: None)
+    found = wait_of(WaitingThread(1, "t", "S", call=call), context)
+    assert found is not None
+    return found
 
 
 def socket(text: str) -> Descriptor:
@@ -137,4 +145,37 @@ def test_kinds_without_a_class_depend_on_the_descriptor() -> None:
 @pytest.mark.parametrize("function", ["pipe_read", "anon_pipe_write", "pipe_wait"])
 def test_a_fifo_is_a_pipe_although_its_descriptor_has_a_path(function: str) -> None:
     fifo = Descriptor(0, "file", 7, "r", "/srv/in.fifo")
-    assert place(call=call("read", fifo), wchan=function) == WaitPlace("read: pipe", "pipe")
+    assert place(call=with_fifos(call("read", fifo), function)) == WaitPlace("read: pipe", "pipe")
+    found = wait(with_fifos(call("read", fifo), function))
+    assert found.what == "data in FIFO /srv/in.fifo, which is empty (fd 0)"
+    assert place(call=with_fifos(call("poll", fifo), "poll_schedule_timeout")).text == "poll: pipe"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("/dev/input/event0", "/dev/input"), ("/proc/mounts", "/proc"), ("/queue", "/")],
+    ids=["device", "file of the kernel", "POSIX message queue"],
+)
+def test_a_polled_file_is_no_disk(path: str, expected: str) -> None:
+    polled = with_fifos(call("poll", Descriptor(0, "file", 7, "r", path)), None)
+    assert place(call=polled) == WaitPlace(f"poll: {expected}", "event")
+
+
+def test_a_device_is_no_disk_unless_the_kernel_waits_for_a_disk() -> None:
+    device = Descriptor(0, "file", 7, "r", "/dev/nvidia/ctl")
+    assert place(call=call("ioctl", device)) == WaitPlace("ioctl: /dev/nvidia", "event")
+    assert place("D", call=call("read", device)) == WaitPlace("disk: read: /dev/nvidia", "disk")
+    cpu = device._replace(kind="kvm-vcpu:3")
+    assert place(call=call("ioctl", cpu)) == WaitPlace("ioctl: kvm-vcpu:N", "event")
+
+
+def test_a_private_lock_of_the_c_library_is_a_lock() -> None:
+    functions = ("lll_lock_wait_private", "malloc")
+    assert place(call=futex(0x10, WAIT, 2), functions=functions)[:2] == ("lock of the C library", "lock")
+    assert place(call=futex(0x10, WAIT, 2), functions=functions[1:])[:2] == ("futex", "other")
+
+
+def test_a_call_without_a_name_has_its_number() -> None:
+    assert place(call=DecodedSyscall(SyscallInfo(449, (0,) * 6), None)) == WaitPlace(
+        "system call 449", "other"
+    )

@@ -21,12 +21,15 @@ from sfsample.dumping.diagnose.wait_graph import Node, cycles
 from sfsample.dumping.diagnose.wording import Finding, format_seconds
 from sfsample.dumping.goroutines import is_of_runtime
 from sfsample.dumping.model import GoroutineGroup, GoroutineMember, ProcessDump
+from sfsample.formats.gopclntab.places import WRAPPER
 from sfsample.runtimes.go.waits import LOCK_STATES, OBJECT_START
 from sfsample.symbolize.named_frame import NamedFrame
 
 _LOCK_KINDS = ("mutex", "write lock", "read lock", "once")
 _FOUND_KINDS = (*_LOCK_KINDS, "wait group", "nil channel")  # kinds of waits that are findings, in order
-_RUNTIME = ("runtime.", "sync.", "internal/")
+# starts of the names of functions that only take locks, or that say less about a wait than their caller
+_OF_LOCKS = ("runtime.", "sync.", "internal/sync.")
+_OF_LIBRARY = ("runtime.", "sync.", "internal/", "syscall.", "time.", "io.", "os.", "net.", "crypto/tls.")
 _COND_WAIT = "sync.(*Cond).Wait"
 _LOCK_SLOW = "sync.(*Mutex).lockSlow"
 _STOP_THE_WORLD = "runtime.stopTheWorldWithSema"
@@ -81,8 +84,9 @@ class Waiting(NamedTuple):
 
 
 def place_of(functions: Sequence[NamedFrame]) -> str:
-    """Return the innermost function of the program, with file and line; "": no such function."""
-    return next((f.plain_text for f in functions if not (f.function or "").startswith(_RUNTIME)), "")
+    """Return the innermost function outside `_OF_LIBRARY`, with file and line; "": no such function."""
+    own = (f for f in functions if not (f.function or "").startswith(_OF_LIBRARY))
+    return next((f.plain_text for f in own if not WRAPPER.search(f.function or "")), "")
 
 
 def names_of(ids: Collection[int]) -> str:
@@ -169,7 +173,7 @@ class GoWaits:
         if lock.kind == "mutex" and not (self._number(semaphore, _MUTEX_STATE) or 0) & 1:
             return Waiting(lock.kind, f"{text}, which is not locked now", address, details=details)
         if lock.kind == "wait group" and (missing := self._number(semaphore, _MISSING)) is not None:
-            text += f": {counted(missing, 'Done call')} {'is' if missing == 1 else 'are'} missing"
+            text = f"waits for {counted(missing, 'more Done call')} of {lock.text} {address:#x}"
             details["missing"] = missing
         if lock == _WRITER and (readers := self._number(semaphore, _READERS_OF_WRITER)):
             text += f", held by {counted(readers, 'reader')}"
@@ -205,7 +209,7 @@ def _channel(address: int, queued: int | None, capacity: int | None) -> str:
 def _lock_of(group: GoroutineGroup) -> _Lock:
     """Return the lock for which the goroutines of a group wait, judged by the functions on their stack."""
     functions = (name.function or "" for name in group.functions)
-    names = [*takewhile(lambda name: name.startswith(_RUNTIME), functions)]
+    names = [*takewhile(lambda name: name.startswith(_OF_LOCKS), functions)]
     is_mutex = any(name.endswith(_LOCK_SLOW) for name in names)
     default = _MUTEX if is_mutex else _SEMAPHORE
     return next((_LOCKS[name, is_mutex] for name in names if (name, is_mutex) in _LOCKS), default)

@@ -12,11 +12,17 @@ from sfsample.dumping.goroutines import Namer, name_stack
 from sfsample.dumping.model import ProcessDump, ThreadDump
 from sfsample.modules.module import Module
 from sfsample.symbolize.named_frame import NamedFrame, python_frame
-from sfsample.waiting.thread import C_LIBRARIES, WaitingThread, bare_symbol, is_file, library_functions
+from sfsample.waiting.thread import (
+    C_LIBRARIES,
+    PYTHON_LIBRARIES,
+    RUNTIME_LIBRARIES,
+    WaitingThread,
+    bare_symbol,
+    is_file,
+    library_functions,
+)
 
 FrameRow = tuple[Frame, Module | None, tuple[NamedFrame, ...]]  # frame, module, functions at the frame
-_LIBRARIES = (*C_LIBRARIES, "libstdc++.", "libgcc_s.", "libc++.")  # runtime libraries of C and C++
-_PYTHON_LIBRARIES = (*C_LIBRARIES, "python", "libpython")
 # Python's own files
 _LIBRARY = re.compile(r"^<frozen |/lib(64)?/python3(\.\d+t?/(?!(site|dist)-packages/)|\d+\.zip)")
 _INSTALLED = re.compile(r"/(site|dist)-packages/|/bin/[^/]*$")  # packages, and scripts that start packages
@@ -70,7 +76,7 @@ class NamedThread(NamedTuple):
             interpreter = {self.dump.modules[index] for index, _ in runs}
             foreign = {index for index, (_, module, _) in rows
                        if module and module not in interpreter and "/lib-dynload/" not in module.path
-                       and not is_file(module.path, _PYTHON_LIBRARIES)}  # fmt: skip
+                       and not is_file(module.path, PYTHON_LIBRARIES)}  # fmt: skip
             calls = inner if self.dump.call is None or any(index < inner for index in foreign) else 0
             yield from (row for row in rows if row[0] < calls or row[0] in foreign)
 
@@ -101,7 +107,7 @@ class NamedThread(NamedTuple):
     def _path_of(self, part: slice) -> str:
         """Return the functions in a part of the frames, without functions of runtime libraries."""
         pairs = zip(self.frames[part], self._paths()[part], strict=True)
-        names = [name for names, path in pairs if not is_file(path, _LIBRARIES)
+        names = [name for names, path in pairs if not is_file(path, RUNTIME_LIBRARIES)
                  for name in names if name.function and name.raw not in _START_FUNCTIONS]  # fmt: skip
         if self.dump.signal:
             names = [*dropwhile(lambda name: bare_symbol(name.raw or "") in _RAISE_PATH, names)] or names

@@ -23,6 +23,7 @@ import re
 import socket
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from struct import Struct
@@ -48,7 +49,11 @@ _LOOPBACK_6 = "0" * 24 + ("01000000" if sys.byteorder == "little" else "00000001
 _LOOPBACK_4 = "7F"  # 127.0.0.0/8
 _CONNECTING = "02"  # TCP_SYN_SENT
 _INODE, _UNIX_INODE = 9, 6  # indexes of the field with the inode: in most tables, and in the unix table
-_LOCK_PID, _LOCK_INODE = 3, 4  # indexes of fields in a line of /proc/locks, without the line's number
+_LOCK_MODE, _LOCK_PID, _LOCK_INODE = (
+    2,
+    3,
+    4,
+)  # indexes of fields in a line of /proc/locks, without the line's number
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 _CLONE_NEWNET = 0x40000000
 _UDIAG_SHOW_PEER, _UNIX_DIAG_PEER = 4, 2
@@ -348,6 +353,12 @@ class KeptPeers:
         self._searched: dict[str, NearEnd] = {}
         self._found: tuple[PeerProcess, ...] = ()
         self._next_ns = 0  # time from which on the next search is permitted (perf_counter_ns)
+        self._is_wanted = False  # True: `find` was asked for an other end that was not searched
+        self.searches = 0
+
+    def is_due(self) -> bool:
+        """Return True if the next `find` may search for ends that were not searched when it was asked."""
+        return self._is_wanted and time.perf_counter_ns() >= self._next_ns
 
     def want(self, links: Mapping[str, NearEnd]) -> None:
         """Search for these other ends, too, at the next search."""
@@ -361,6 +372,9 @@ class KeptPeers:
             self._found = find_peer_processes(self._searched)
             self._wanted = dict(self._searched) if len(self._searched) < _MAX_KNOWN else {}
             self._next_ns = now_ns + self._pause * (time.thread_time_ns() - used_ns)
+            self._is_wanted, self.searches = False, self.searches + 1
+        elif not is_known:
+            self._is_wanted = True
         ends = [*links.values()]
         return tuple(peer for peer in self._found if peer.near in ends and read_link(peer.file) in links)
 
@@ -375,17 +389,22 @@ class FileLock(NamedTuple):
 
 @total
 def parse_locks(text: str) -> tuple[FileLock, ...]:
-    """Parse /proc/locks: a line with "->" is a waiter for the lock above it that has the same number."""
-    locks: dict[str, FileLock] = {}
-    waited_for: dict[tuple[str, int], FileLock] = {}
+    """Parse /proc/locks: a line with "->" is a waiter for the lock above it that has the same number.
+
+    If several processes share this lock, the waiter waits for all of them.
+    """
+    locks: dict[str, tuple[str, ...]] = {}  # number -> its fields without the pid
+    holders = defaultdict[tuple[str, ...], list[int]](list)
+    waiters = list[tuple[str, int]]()
     for line in text.splitlines():
         number, _, rest = line.partition(":")
         fields = rest.split()
         if fields[:1] == ["->"]:
-            waiter = int(fields[_LOCK_PID + 1])
-            if number in locks:
-                waited_for[number, waiter] = locks[number]._replace(waiter=waiter)
+            waiters.append((number, int(fields[_LOCK_PID + 1])))
         elif len(fields) > _LOCK_INODE and number.isdecimal():
-            inode = int(fields[_LOCK_INODE].rpartition(":")[2])
-            locks[number] = FileLock(inode, int(fields[_LOCK_PID]))
-    return tuple(waited_for.values())
+            lock = locks[number] = (*fields[:_LOCK_PID], *fields[_LOCK_INODE:])
+            holders[lock].append(int(fields[_LOCK_PID]))
+    waits = [(locks[number], waiter) for number, waiter in waiters if number in locks]
+    return tuple(dict.fromkeys(
+        FileLock(int(lock[_LOCK_PID].rpartition(":")[2]), holder, waiter)
+        for lock, waiter in waits for holder in holders[lock]))  # fmt: skip

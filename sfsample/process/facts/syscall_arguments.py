@@ -64,6 +64,7 @@ class TargetLookup(NamedTuple):
 WAIT_CALLS = ("wait4", "waitid")
 SIGNAL_CALLS = ("pause", "rt_sigsuspend", "rt_sigtimedwait")
 FORK_CALLS = ("vfork", "clone", "clone3")
+EVENT_CALLS = ("epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect6")
 CHILD_CALLS = (*WAIT_CALLS, *FORK_CALLS)
 FILE_LOCK_CALLS = ("flock", "fcntl")
 _FIRST_IS_FD = (

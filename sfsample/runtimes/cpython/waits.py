@@ -128,10 +128,10 @@ class ThreadReader:
             entered=entered(objects, rows[:_MAX_FRAMES], int(by_hand), wait.address if wait else 0),
         )  # fmt: skip
 
-    def wait(self, stack: PythonStack, futex: int) -> PythonWait | None:
-        """Return the wait of a thread that sleeps on the futex word `futex`."""
+    def wait(self, stack: PythonStack, futex: int) -> PythonFacts:
+        """Return only the wait of a thread, which sleeps on the futex word `futex`."""
         rows = [row for run in rows_of(stack) for row in run]
-        return self._wait(rows, futex) if rows else None
+        return PythonFacts(self._wait(rows, futex) if rows else None)
 
     def name(self, stack: PythonStack) -> str:
         """Return the name of a `threading.Thread`; "": no name (the main thread, for example)."""
@@ -176,7 +176,8 @@ class ThreadReader:
         if kind == "_thread.RLock":
             return PythonWait(WaitKind.RLOCK, f"threading.RLock {lock:#x}", lock, self._owner_of(lock))
         if kind == "_multiprocessing.SemLock":
-            return self._semlock(lock)
+            is_room = place.function.endswith("Queue.put")  # for another item: `Queue._sem`, a semaphore
+            return None if is_room else self._semlock(lock)
         if place.file == "<frozen importlib._bootstrap>" and place.function == "_ModuleLock.acquire":
             module = objects.local(frame, "self")
             owner = self._native_ids.get(objects.integer(objects.attribute(module, "owner")) or 0, 0)

@@ -114,9 +114,13 @@ class GoroutineReader:
         for address, head in heads.items():
             goroutine = self._layout.goroutine(address, head, self._reasons) if head else None
             if goroutine is not None:
-                m = goroutine.thread
-                tid = self._read([(m + self._layout.m_tid, 8)])[0] if m else None
-                yield goroutine._replace(tid=word_in(tid)) if tid else goroutine
+                m, locked_to = goroutine.thread, goroutine.locked_to
+                if m or locked_to:
+                    goroutine = goroutine._replace(tid=self._tid(m), locked_to=self._tid(locked_to))
+                yield goroutine
+
+    def _tid(self, m: int) -> int:
+        return word_in(self._read([(m + self._layout.m_tid, 8)])[0]) if m else 0
 
     def _with_stacks(self, parked: Sequence[Goroutine]) -> list[Goroutine]:
         sizes = [max(0, min(g.high - g.sp & -8, _MAX_STACK_BYTES)) for g in parked]

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
+from sfsample.core.arch import AARCH64, AMD64
 from sfsample.core.memory import BytesMemory, ReadMemory, word_in
 from sfsample.core.stack import Frame
 from sfsample.formats.gopclntab.deferred_code import open_defers, unlocked_by
@@ -19,7 +20,8 @@ from sfsample.formats.gopclntab.table import GoTable
 from sfsample.modules.module import Module
 from sfsample.runtimes.go.layout import Goroutine, GoRuntimeLayout
 
-_VARP = 16  # bytes from `varp`, the end of a frame's variables, to the CFA; x86-64
+# bytes from `varp`, the end of a frame's variables, to the CFA
+_VARP = {AMD64.machine: 16, AARCH64.machine: 8}
 _DEFER_FN = 24  # offset of _defer.fn
 _DEFER_BYTES = 48
 _CLOSURE_BYTES = 16  # code, first captured value
@@ -37,7 +39,7 @@ class DeferReader:
     """Reads the pending deferred calls of goroutines from the copies of their stacks."""
 
     def __init__(self, layout: GoRuntimeLayout, module: Module, table: GoTable, read: ReadMemory) -> None:
-        self._layout, self._read_memory = layout, read
+        self._layout, self._read_memory, self._varp = layout, read, _VARP[module.image.machine]
         self._open_at = cache(lambda pc: open_defers(table, module.vaddr(pc)))
         self._unlocked_by = cache(lambda code: unlocked_by(table, module.vaddr(code)))
 
@@ -53,7 +55,7 @@ class DeferReader:
         for frame in frames:
             defers = self._open_at(frame.pc)
             if defers is not None and frame.cfa:
-                (below, closures), varp = defers, frame.cfa - _VARP
+                (below, closures), varp = defers, frame.cfa - self._varp
                 [bits] = stack.read(varp - below, 1) or b"\0"
                 yield from (stack.word(varp - at) or 0 for bit, at in enumerate(closures) if bits & 1 << bit)
 

@@ -14,6 +14,7 @@ from sfsample.core.snapshot import (
     GOROUTINE_HIGH,
     GOROUTINE_LOW,
     GOROUTINE_PC,
+    GOROUTINE_RA,
     GOROUTINE_SP,
     SCHEDULER_SP,
     Registers,
@@ -32,6 +33,8 @@ from sfsample.runtimes.go.layout import (
 )
 
 _MAX_STACK_BYTES = 1 << 16  # bytes of the other stack that are copied
+_SCHEDULER_BYTES = 1 << 13  # bytes below the scheduler's sp that are copied if a signal handler runs
+_CLOCK_BYTES = 64  # bytes below `m.vdsoSP` that are copied: the frame of the function that asks the clock
 _STACK = G_STACK_LOW, G_STACK_HIGH, G_SP
 
 
@@ -40,7 +43,7 @@ class GoPlan:
 
     def __init__(self, layout: GoRuntimeLayout, m: int, scheduler: int, read: ReadMemory) -> None:
         self._layout, self._m, self._scheduler, self._read = layout, m, scheduler, read
-        self._m_bytes = layout.m_goroutine + 8  # bytes of the `m` that are copied
+        self._m_bytes = max(layout.m_goroutine, layout.m_vdso_sp) + 8  # bytes of the `m` that are copied
         self.groups: tuple[tuple[Span, ...], ...] = (((m, self._m_bytes), (scheduler, G_BYTES)),)
         self._other: Span = 0, 0  # address and size of the copy of the other stack; (0, 0): none
 
@@ -51,15 +54,18 @@ class GoPlan:
         goroutine = words[m + self._layout.m_goroutine // 8] if m >= 0 else 0
         before = room.copy(goroutine, G_BYTES) if goroutine else -1
         scheduler = room.find(self._scheduler, G_BYTES)
-        if before < 0 or scheduler < 0:
+        if scheduler < 0:
             return
-        low, high, sp = (words[before + offset // 8] for offset in _STACK)
         own_low, own_high, own_sp = (words[scheduler + offset // 8] for offset in _STACK)
+        low, high, sp = (words[before + offset // 8] for offset in _STACK) if before >= 0 else (0, 0, 0)
         if low <= stack.base < high:
             sp, high = own_sp, own_high  # copy the stack of g0: C code may have called the goroutine
         elif not own_low <= stack.base < own_high:
             # a signal handler runs on a third stack; the sp that the runtime has noted is an old one
-            sp = max(low, high - _MAX_STACK_BYTES)
+            sp, start = max(low, high - _MAX_STACK_BYTES), max(own_low, own_sp - _SCHEDULER_BYTES) & -8
+            room.copy(start, max(0, min(own_high - start & -8, _MAX_STACK_BYTES)))
+        elif low < (clock := words[m + self._layout.m_vdso_sp // 8]) <= high:
+            sp = max(low, clock - _CLOCK_BYTES)  # the goroutine asks the vDSO, and notes sp only there
         size = min(high - sp & -8, _MAX_STACK_BYTES)
         if sp % 8 or size <= 0 or room.copy(sp, size) < 0:
             return
@@ -97,6 +103,7 @@ class GoPlan:
             GOROUTINE_SP: goroutine + G_SP,
             GOROUTINE_PC: goroutine + G_PC,
             GOROUTINE_FP: goroutine + self._layout.g_fp,
+            GOROUTINE_RA: goroutine + self._layout.g_fp - 8,
             SCHEDULER_SP: self._scheduler + G_SP,
         }
         words = {register: memory.word(address) for register, address in places.items()}

@@ -56,9 +56,16 @@ class FramePointerStepper:
 
     found = Found.FRAME_POINTER
 
-    def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:  # noqa: ARG002 - protocol
+    def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return the row of the machine; None if the machine has no such convention (s390x)."""
-        return _frame_pointer_row(arch)
+        # on AArch64 the kernel's vDSO has no tables, and the innermost function there is mostly a leaf
+        is_leaf = frame.exact and arch.pushed_ra is None and module is not None and module.path == "[vdso]"
+        return _leaf_row(arch) if is_leaf and arch.frame_records else _frame_pointer_row(arch)
+
+
+@cache
+def _leaf_row(arch: Arch) -> UnwindRow:
+    return entry_row(arch)._replace(guess=True)
 
 
 @cache

@@ -229,6 +229,11 @@ def test_other_ends_are_searched_for_seldom_and_asked_again_each_time() -> None:
     third = os.pipe()
     unknown = {f"pipe:[{os.fstat(third[0]).st_ino}]": NearEnd(os.fstat(third[0]).st_ino)}
     assert not peers.find(unknown), "a search now would take too large a part of the time"
+    assert (peers.searches, peers.is_due()) == (1, False)
+    peers._next_ns = 0
+    assert peers.is_due()
+    assert modes(peers.find(unknown)) == both
+    assert (peers.searches, peers.is_due()) == (2, False)
     assert modes(KeptPeers(pause=0).find(unknown)) == both
     for fd in (read_end, other, another, *third):
         os.close(fd)
