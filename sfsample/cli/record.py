@@ -21,7 +21,7 @@ from sfsample.cli.record_options import RecordCommand
 from sfsample.cli.terminal import Progress, emit, progress_printer, say
 from sfsample.core.quantities import counted
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
-from sfsample.process.priority import hurrying
+from sfsample.process.priority import TURN_S, hurry
 from sfsample.process.thread_files import open_many
 from sfsample.process.tracer_thread import with_names
 from sfsample.recording.profile import Profile
@@ -66,7 +66,7 @@ def _record(
         progress_printer(quiet=command.quiet)(f"recording {', '.join(map(str, pids))}; Ctrl-C ends it")
         profile = Profile(options.rate, timeline=FORMATS[command.output.format].timeline)
         _sample(command, pids, profile, interrupt)
-        with hurrying():
+        with hurry(TURN_S):
             symbolizer = api.symbolizer(profile, symbols)
             report = with_names(lambda: api.named(profile, symbolizer), symbolizer.give_up, interrupt)
             waits: list[str] = []

@@ -10,7 +10,7 @@ milliseconds on an overloaded machine.  A sampler that stops threads keeps this 
 long as it uses a small share of a CPU (`during_ticks`).  With the normal priority on full CPUs, the sampler
 may have to wait 100 ms for a CPU after each step (docs/overhead.md).  A dump begins with this priority
 (`hurry`), because users take dumps on overloaded machines.  Other commands have it during their imports, and
-recordings while they write the profile, but only for 10 ms at a time (`hurrying`).
+recordings while they write the profile, but only for 10 ms at a time (`TURN_S`).
 
 This module imports little: it runs before the imports of a dump, which take most of the dump's CPU time.
 
@@ -18,13 +18,12 @@ Source: sched(7); prctl(2); sched_setattr(2); setitimer(2), ITIMER_PROF; Linux k
 slice".
 """
 
-import atexit
 import ctypes
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from struct import Struct
 
@@ -37,7 +36,8 @@ _DEFAULT_NS = 0  # as a time slice or a timer slack: the kernel's default
 _RAISED = os.SCHED_RR, os.sched_param(1)  # policy and priority of a thread
 _USUAL = os.SCHED_OTHER, os.sched_param(0)
 _MAX_HURRY_S = 0.3  # seconds of CPU time: most dumps need less, and other programs need CPUs, too
-_TURN_S = 0.01  # seconds of CPU time with the priority of `hurrying`, and then seconds without it
+TURN_S = 0.01  # seconds for which other programs wait at most, if this is `turn_s` of `hurry`
+_TIMERS = {signal.SIGPROF: signal.ITIMER_PROF, signal.SIGALRM: signal.ITIMER_REAL}
 
 
 def wake_promptly() -> None:
@@ -66,20 +66,21 @@ def _schedule(policy: int, slice_ns: int, *, slack_ns: int) -> None:
     libc.syscall(number, 0, attributes, 0)
 
 
-def hurry(turn_s: float = _MAX_HURRY_S) -> bool:
-    """Run at the lowest real-time priority, until the process has used `_MAX_HURRY_S`; False: refused.
+@contextmanager
+def hurry(turn_s: float = _MAX_HURRY_S) -> Iterator[None]:
+    """Run at the lowest real-time priority, until the process has used `_MAX_HURRY_S`.
 
     After each `turn_s` of CPU time, the priority is the usual one for `turn_s`.  Threads that start later
-    inherit the priority.  New processes would also inherit it, so the program must start none.  The result
-    is False if the kernel does not permit the priority, or if the user has chosen a nice value or a policy.
+    inherit the priority.  New processes would also inherit it, so the program must start none.  Nothing
+    changes if the kernel does not permit the priority, or if the user has chosen a nice value or a policy.
     Call this function in the main thread.
     """
-    if os.sched_getscheduler(0) != os.SCHED_OTHER or os.getpriority(os.PRIO_PROCESS, 0) > 0:
-        return False
-    try:
-        os.sched_setscheduler(0, *_RAISED)
-    except OSError:
-        return False
+    is_usual = os.sched_getscheduler(0) == os.SCHED_OTHER and os.getpriority(os.PRIO_PROCESS, 0) <= 0
+    if is_usual:
+        _schedule_threads(*_RAISED)
+    if not is_usual or os.sched_getscheduler(0) == os.SCHED_OTHER:
+        yield
+        return
     last_turn_s = time.process_time() + _MAX_HURRY_S - turn_s
 
     def change_turns(number: int, _frame: object) -> None:
@@ -88,28 +89,16 @@ def hurry(turn_s: float = _MAX_HURRY_S) -> bool:
         if is_turn or time.process_time() < last_turn_s:
             signal.setitimer(signal.ITIMER_PROF if is_turn else signal.ITIMER_REAL, turn_s)
 
-    _end_turns(change_turns)
+    for number in _TIMERS:
+        signal.signal(number, change_turns)
     signal.setitimer(signal.ITIMER_PROF, turn_s)
-    atexit.register(_end_turns)  # Python removes the handlers at its exit
-    return True
-
-
-@contextmanager
-def hurrying() -> Iterator[None]:
-    """Hurry in turns of 10 ms, so that no other program waits for longer because of this."""
-    hurries = hurry(_TURN_S)
     try:
         yield
     finally:
-        if hurries:
-            _end_turns()
-            _schedule_threads(*_USUAL)
-
-
-def _end_turns(handler: Callable[[int, object], None] = lambda *_: None) -> None:
-    for number, timer in (signal.SIGALRM, signal.ITIMER_REAL), (signal.SIGPROF, signal.ITIMER_PROF):
-        signal.signal(number, handler)
-        signal.setitimer(timer, 0)
+        for number, timer in _TIMERS.items():
+            signal.signal(number, lambda *_: None)
+            signal.setitimer(timer, 0)
+        _schedule_threads(*_USUAL)
 
 
 def _schedule_threads(policy: int, parameter: os.sched_param) -> None:
