@@ -24,8 +24,10 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from struct import Struct
+
+from sfsample.core.foreign import total
 
 _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "s390x": 345}
 # struct sched_attr: size policy flags nice priority runtime deadline period util_min util_max
@@ -102,15 +104,10 @@ def hurry(turn_s: float = _MAX_HURRY_S) -> Iterator[None]:
 
 
 def _schedule_threads(policy: int, parameter: os.sched_param) -> None:
-    try:
-        tids = os.listdir("/proc/self/task")
-    except OSError:  # no descriptor left: only the calling thread can be changed
-        tids = ["0"]
-    for tid in tids:
-        try:
+    # without a free descriptor, only the calling thread can be changed
+    for tid in total(os.listdir)("/proc/self/task") or ("0",):
+        with suppress(OSError):  # the thread has ended, or the kernel refuses
             os.sched_setscheduler(int(tid), policy, parameter)
-        except OSError:  # the thread has ended
-            continue
 
 
 class RealTimePriority(threading.local):
