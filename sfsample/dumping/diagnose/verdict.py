@@ -149,10 +149,13 @@ class _VerdictBuilder:
         yield from grave
         named = {node for finding in grave for node in finding.nodes}
         for pid in self._wording.dumped:
-            main = Node(pid, pid)
-            if main in self._threads and main not in named:
-                moves = "; it ran between the looks" * (self._threads[main].dump.moving is True)
-                yield Finding("main", self._sentence(main) + moves, (main,))
+            # the main thread comes first, if it has not ended
+            own = sorted((node.tid != pid, node) for node in self._threads if node.pid == pid)
+            for has_ended, node in own[:1]:
+                if node not in named:
+                    moves = "; it ran between the looks" * (self._threads[node].dump.moving is True)
+                    text = "the main thread has ended; " * has_ended + self._sentence(node) + moves
+                    yield Finding("main", text, (node,))
 
     def _sentence(self, node: Node) -> str:
         """Return a sentence about a thread, and about its chain of waits if the chain is certain."""
