@@ -45,8 +45,8 @@ def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
     stats["problems"] = [*problems]
     most = stats["most_waiters"] = defaultdict[str, Counter[str]](Counter)  # key: pid, then lock
     for key, number in profile.waiters.most.items():
-        frames = [frame for location in reversed(key.locations) for frame in reversed(named(location))]
-        if (wait := lock_wait(frames)) and wait.in_table:
+        wait = lock_wait([frame for location in key.locations for frame in named(location)])
+        if wait and wait.in_table:
             most[str(pid_of(key.process_key))] |= Counter({wait.name: number})
     return builder.finish()._replace(
         started_ns=profile.started_ns or None,

@@ -110,10 +110,9 @@ _Holders = defaultdict[str, Counter[str]]  # ns by holder, and by the wait of th
 
 
 class LockWait(NamedTuple):
-    """The parts of a stack that waits for a lock, another thread or another process."""
+    """A stack that waits for a lock, another thread or another process."""
 
     name: str  # name in the table; if the wait names no object, with the function that waits
-    waiter: Sequence[NamedFrame]  # frames of the waiting thread before the wait, the outermost first
     holder: Sequence[NamedFrame]  # mark of the holder, its frames, the mark of its own holder, ...; or empty
     in_table: bool  # False: a wait for a pipe, a socket or a child, without a known holder
 
@@ -128,13 +127,14 @@ class LockRow(NamedTuple):
 
 
 def lock_wait(frames: Sequence[NamedFrame]) -> LockWait | None:
-    """Return the wait of a stack; None: the thread runs or is idle.  `frames`: outermost first."""
+    """Return the wait of a stack; None: the thread runs or is idle.  `frames`: innermost first."""
+    frames = frames[::-1]
     at = next((at for at, frame in enumerate(frames) if frame.kind == "w"), None)
     if at is None or frames[at].found == "idle":
         return None
-    text, waiter, holder = frames[at].text, frames[:at], frames[at + 1 :]
-    name = f"{text} in {_function(waiter) or '?'}" if _NAMELESS.fullmatch(text) else text
-    return LockWait(name, waiter, holder, bool(holder) or frames[at].raw in _FOR_THREADS)
+    text, holder = frames[at].text, frames[at + 1 :]
+    name = f"{text} in {_function(frames[:at]) or '?'}" if _NAMELESS.fullmatch(text) else text
+    return LockWait(name, holder, bool(holder) or frames[at].raw in _FOR_THREADS)
 
 
 def lock_rows(report: Report) -> list[LockRow]:
@@ -145,7 +145,7 @@ def lock_rows(report: Report) -> list[LockRow]:
     totals, holders = Counter[str](), defaultdict[str, _Holders](lambda: defaultdict(Counter))
     in_table = set[str]()
     for stack, ns in zip(report.stacks, report.column(WALL), strict=True):
-        if wait := lock_wait([report.frames[at] for at in reversed(stack.frames)]):
+        if wait := lock_wait([report.frames[at] for at in stack.frames]):
             totals[wait.name] += ns
             in_table |= {wait.name} if wait.in_table else set()
             if wait.holder:
@@ -213,5 +213,5 @@ def wait_lines(report: Report, idle: Mapping[str, int], limit: int = 5) -> Itera
     yield f"waiting   {100 * classes.total() / total:.1f} % of the threads' time: {shares}"
     yield from (f"          {line}" for line in lock_lines(report, limit))
     if idle:
-        groups = listed(sorted(idle), limit)
-        yield f"idle      {counted(sum(idle.values()))} of {groups}: they wait for work (--idle shows them)"
+        threads = f"{counted(sum(idle.values()))} of {listed(sorted(idle), limit)}"
+        yield f"idle      {threads}: they sleep or wait for work (--idle shows them)"

@@ -88,7 +88,7 @@ def test_top_shows_locks_and_their_holders(terminal):
             terminal.wait_for(r"(?m)^ *\d+\.\d\d s  \d\d.\d % +1   \[threading.Lock\] in take_job \(")
             terminal.wait_for(r"(?m)^ +\d+ % of it held by \S+, in hold \(<string>:")
             terminal.keys("Enter")
-            terminal.wait_for(r"WAIT FOR \[threading.Lock\] in take_job(.|\n)*100.0 %   take_job \(")
+            terminal.wait_for(r"\(waits for \[threading.Lock\](.|\n)*  0.0 %  100.0 %   take_job \(")
             terminal.keys("Escape")
             terminal.wait_for("AT ONCE   THREADS WAIT FOR")
             terminal.keys("q")

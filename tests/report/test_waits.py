@@ -113,7 +113,7 @@ def test_table_of_waits_has_the_time_and_the_holder() -> None:
         "waiting   70.0 % of the threads' time: lock 70.0 %",
         "          0.40 s [mutex] in main, 75 % of it held by writer, in flush",
         "          0.30 s [mutex a], 33 % of it held by writer, in main [sleep]",
-        "idle      20 samples of e: they wait for work (--idle shows them)",
+        "idle      20 samples of e: they sleep or wait for work (--idle shows them)",
     ]
     assert [*wait_lines(made(("f", [MAIN], 10)), {})] == []
 

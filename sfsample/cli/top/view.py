@@ -6,7 +6,7 @@ every text from the target is made printable (tests/cli/top/test_view.py).
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 from sfsample.core.printable import columns, fit, printable
@@ -15,8 +15,7 @@ from sfsample.modules.location import Location, pid_of
 from sfsample.recording.profile import Profile, WindowRecord
 from sfsample.recording.sample import StackKey, ThreadKey
 from sfsample.recording.stats import Stats
-from sfsample.report.merge import rebuild_stacks
-from sfsample.report.report import OUTERMOST, SAMPLES, WALL, Report, ReportBuilder, ReportStack, ReportThread
+from sfsample.report.report import OUTERMOST, SAMPLES, WALL, Report, ReportBuilder, ReportThread
 from sfsample.report.stats import ReportStats
 from sfsample.report.waits import fold_idle, lock_rows, lock_wait, wait_frame, wait_lines
 from sfsample.symbolize.named_frame import NamedFrame
@@ -196,11 +195,9 @@ class TopView:
         if self.view == WAITS:
             hint = "" if self._blame or not self.rows else "  (--blame shows holders)"
             return f"   TIME{marks[0]}   SHARE AT ONCE{marks[1]}  THREADS WAIT FOR{task}{hint}"
-        first, what = "OWN ", "FUNCTION"
-        if self.callers_of is not None:
-            first, what = "CALL", f"CALLERS OF {self.callers_of}"
-        elif self.lock is not None:
-            first, what = "CALL", f"WAIT FOR {self.lock}"
+        what = "FUNCTION" if self.callers_of is None else f"CALLERS OF {self.callers_of}"
+        first = "OWN " if self.callers_of is None else "CALL"
+        task += "" if self.lock is None else f"  (waits for {self.lock})"
         return f"  {first}{marks[0]}   TOTAL{marks[1]}   {what}{task}"
 
     def _body(self, width: int, height: int, mode: str | None) -> list[Line]:
@@ -231,7 +228,7 @@ class TopView:
         if self.view == WAITS:
             share = _percent(row.first, self.report.total(WALL))
             lock = f"{row.first / 1e9:>6.2f} s {share:>7} {row.second or '-':>7}   {row.name}"
-            return [Line(line, style) for line in (lock, f"{'':10}{row.where}")[: 1 + bool(row.where)]]
+            return [Line(line, style) for line in (lock, f"    {row.where}")[: 1 + bool(row.where)]]
         second = _percent(row.second, self.report.total() if row.task is None else self.span_ns)
         text = f"{_percent(row.first, self.report.total()):>7} {second:>8}   "
         if row.task is not None:
@@ -270,29 +267,24 @@ def report_of(records: Iterable[WindowRecord], find_frames: FindFrames, profile:
     groups = defaultdict[StackKey, list[WindowRecord]](list)
     for record in records:
         groups[record.key].append(record)
-    builder, waiting = ReportBuilder((SAMPLES, WALL)), Counter[tuple[str, int]]()
+    builder, changes = ReportBuilder((SAMPLES, WALL)), defaultdict[str, list[tuple[int, int]]](list)
     for key, group in groups.items():
         frames = [frame for location in key.locations for frame in find_frames(location)]
         names = profile.processes.get(key.process_key, "?"), profile.threads.get(key.thread, "?")
         weights = sum(record.times for record in group), sum(record.wall_ns for record in group)
         thread = ReportThread(*names, pid_of(key.process_key), key.tid)
         builder.add(thread, frames, str(key.stop_reason), weights)
-        if (wait := lock_wait(frames[::-1])) and not frames[-1].text.startswith(_TASKS):
-            waiting.update((wait.name, record.at_ns) for record in group)
-    most = Counter[str]()
-    for (name, _), number in waiting.items():
-        most[name] = max(most[name], number)
+        if (wait := lock_wait(frames)) and not frames[-1].text.startswith(_TASKS):
+            begins, ends = {row.at_ns - row.wall_ns for row in group}, {row.at_ns for row in group}
+            changes[wait.name] += [(at, 1) for at in begins - ends] + [(at, -1) for at in ends - begins]
+    most = {name: max(accumulate(step for _, step in sorted(rows))) for name, rows in changes.items()}
     return builder.finish()._replace(stats=ReportStats({"most_waiters": {"": most}}))
 
 
 def only_waiters(report: Report, lock: str) -> Report:
-    """Return the stacks that wait for a lock, without the wait and without the frames of holders."""
-
-    def waiter(stack: ReportStack) -> Sequence[NamedFrame] | None:
-        wait = lock_wait([report.frames[at] for at in reversed(stack.frames)])
-        return wait.waiter[::-1] if wait and wait.name == lock else None
-
-    return rebuild_stacks(report, waiter)
+    """Return the stacks that wait for a lock."""
+    waits = ((lock_wait([report.frames[at] for at in stack.frames]), stack) for stack in report.stacks)
+    return report._replace(stacks=tuple(stack for wait, stack in waits if wait and wait.name == lock))
 
 
 def function_rows(report: Report, callers_of: str | None) -> Iterator[Row]:
