@@ -38,7 +38,7 @@ _DEFAULT_NS = 0  # as a time slice or a timer slack: the kernel's default
 _RAISED = os.SCHED_RR, os.sched_param(1)  # policy and priority of a thread
 _USUAL = os.SCHED_OTHER, os.sched_param(0)
 _MAX_HURRY_S = 0.3  # seconds of CPU time: most dumps need less, and other programs need CPUs, too
-TURN_S = 0.01  # seconds for which other programs wait at most, if this is `turn_s` of `hurry`
+TURN_S = 0.01  # `turn_s` of `hurry` with which other programs wait for at most 16 ms at 250 ticks a second
 _TIMERS = {signal.SIGPROF: signal.ITIMER_PROF, signal.SIGALRM: signal.ITIMER_REAL}
 
 
