@@ -136,11 +136,8 @@ def _start(program: Sequence[str], *, has_stdout: bool) -> subprocess.Popen[byte
     try:
         return subprocess.Popen(program, stdout=None if has_stdout else sys.stderr)
     except OSError as failure:
-        remedy = (
-            "the program must be an executable file (chmod +x)"
-            if failure.errno == EACCES
-            else "give a program on PATH, or a path"
-        )
+        remedies = {EACCES: "the program must be an executable file (chmod +x)"}
+        remedy = remedies.get(failure.errno or 0, "give a program on PATH, or a path")
         raise SfsampleError(f"cannot start: {program[0] or repr('')}: {failure.strerror}", remedy) from None
 
 

@@ -124,9 +124,8 @@ class RealTimePriority(threading.local):
     def begin(self) -> None:
         """From now on, run before all threads that have a normal priority."""
         self._depth += 1
-        if self._depth > 1 or not self.is_allowed:
-            return
-        if os.sched_getscheduler(0) != os.SCHED_OTHER:  # policy of the user, or that of `hurry`
+        policy = os.sched_getscheduler(0)  # another one than SCHED_OTHER is that of the user, or of `hurry`
+        if self._depth > 1 or not self.is_allowed or policy != os.SCHED_OTHER:
             return
         self._began_s = time.thread_time()
         try:

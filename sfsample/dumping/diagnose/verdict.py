@@ -151,11 +151,10 @@ class _VerdictBuilder:
         for pid in self._wording.dumped:
             # the main thread comes first, if it has not ended
             own = sorted((node.tid != pid, node) for node in self._threads if node.pid == pid)
-            for has_ended, node in own[:1]:
-                if node not in named:
-                    moves = "; it ran between the looks" * (self._threads[node].dump.moving is True)
-                    text = "the main thread has ended; " * has_ended + self._sentence(node) + moves
-                    yield Finding("main", text, (node,))
+            for has_ended, node in [pair for pair in own[:1] if pair[1] not in named]:
+                moves = "; it ran between the looks" * (self._threads[node].dump.moving is True)
+                text = "the main thread has ended; " * has_ended + self._sentence(node) + moves
+                yield Finding("main", text, (node,))
 
     def _sentence(self, node: Node) -> str:
         """Return a sentence about a thread, and about its chain of waits if the chain is certain."""
