@@ -150,7 +150,7 @@ class GoCapture:
         variables = [(module.address(low), high - low) for low, high in table.module.bss]
         self._allgs = find_goroutines(variables, self._read_many)
         self._defers = DeferReader(layout, module, table, self._read)
-        return GoroutineReader(layout, find_wait_reasons(module.image), self._read_many, budget)
+        return GoroutineReader(layout, find_wait_reasons(table), self._read_many, budget)
 
     def _array(self) -> Span:
         """Return address and length of the array of all goroutines."""

@@ -90,7 +90,8 @@ def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Ar
     if arch.machine == AARCH64.machine:
         return _aarch64_row(name, size, frame, module.code(frame.pc - entered, entered + 4) or b"")
     cfa = Rule(arch.sp, size + arch.entry_cfa, deref=False)
-    if name in _BY_FRAME_POINTER and _may_be_switched(function, size, module.vaddr(frame.pc), module):
+    may_switch = name in _BY_FRAME_POINTER and size and entered >= _FRAME_SETUP_BYTES
+    if may_switch and module.code(frame.pc, 3) != _FREES_FRAME:  # where fp may be the caller's already
         cfa = Rule(arch.fp, 2 * _WORD, deref=False)
     registers: tuple[tuple[int, Rule], ...] = ((arch.fp, Rule(CFA, -2 * _WORD, deref=True)),)
     kept: tuple[int, ...] = ()
@@ -98,10 +99,8 @@ def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Ar
         registers, kept = (), (arch.fp,)
     elif name in _WITHOUT_FRAME_POINTER:
         registers = ()
-    row = UnwindRow(
-        cfa, Rule(CFA, -_WORD, deref=True), registers, kept,
-        signal=name in _ENTERED_ANYWHERE, switches=cfa.base == arch.fp,
-    )  # fmt: skip
+    ra, is_entered = Rule(CFA, -_WORD, deref=True), name in _ENTERED_ANYWHERE
+    row = UnwindRow(cfa, ra, registers, kept, is_entered, switches=cfa.base == arch.fp)
     minor = (module.tables.go and module.tables.go.minor) or 0
     if name == _CROSSCALL2 and size:  # function that saves rbx and r12 to r15 for its caller in C
         lowest = -56 if minor < _NEW_CROSSCALL2 else -64
@@ -109,15 +108,6 @@ def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Ar
         return row._replace(registers=(*registers, *zip((3, 12, 13, 14, 15), rules, strict=True)))
     words_of_c = (0x30, 0x28) if minor < _NEW_ASMCGOCALL else (8, 0)
     return _crossing(row, name, arch, size + arch.entry_cfa, words_of_c=words_of_c, saved_sp=0)
-
-
-def _may_be_switched(function: GoFunction, size: int, vaddr: int, module: Module) -> bool:
-    """Return True if the function may have left its stack at `vaddr`; x86-64 only.
-
-    At the end of the function, sp has its old value again, and the frame pointer may be the caller's.
-    """
-    code = module.code(module.address(vaddr), len(_FREES_FRAME))
-    return size > 0 and vaddr - function.entry >= _FRAME_SETUP_BYTES and code != _FREES_FRAME
 
 
 def _aarch64_row(name: str, size: int, frame: Frame, code: bytes) -> UnwindRow:
