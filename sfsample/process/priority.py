@@ -66,11 +66,11 @@ def _schedule(policy: int, slice_ns: int, *, slack_ns: int) -> None:
 
 
 def hurry(turn_s: float = _MAX_HURRY_S) -> bool:
-    """Run at the lowest real-time priority, until the process has used `_MAX_HURRY_S`; False: refused.
+    """Run at the lowest real-time priority until the process has used `_MAX_HURRY_S`; False: refused.
 
-    After each `turn_s` of CPU time, the priority is the usual one for `turn_s`.  Threads that start later
-    inherit the priority.  New processes would also inherit it, so the program must start none.  The result
-    is False if the kernel does not permit the priority, or if the user has chosen a nice value or a policy.
+    After each `turn_s` of CPU time at this priority, the process has the usual priority for `turn_s`.
+    Threads that start later inherit the priority.  So would new processes, so the program must start none.
+    False: the kernel does not permit the priority, or the user has chosen a nice value or a policy.
     Call this function in the main thread.
     """
     if os.sched_getscheduler(0) != os.SCHED_OTHER or os.getpriority(os.PRIO_PROCESS, 0) > 0:
@@ -99,7 +99,7 @@ def hurry(turn_s: float = _MAX_HURRY_S) -> bool:
 
 @contextmanager
 def hurrying() -> Iterator[None]:
-    """Hurry in turns of 10 ms, so that no other program waits for longer because of this."""
+    """Hurry in turns of 10 ms, so that sfsample keeps other programs off a CPU for at most 10 ms."""
     hurries = hurry(_TURN_S)
     try:
         yield

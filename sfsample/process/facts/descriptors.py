@@ -353,11 +353,11 @@ class KeptPeers:
         self._searched: dict[str, NearEnd] = {}
         self._found: tuple[PeerProcess, ...] = ()
         self._next_ns = 0  # time from which on the next search is permitted (perf_counter_ns)
-        self._is_wanted = False  # True: `find` was asked for an other end that was not searched
+        self._is_wanted = False  # True: `find` has returned without a search for one of its links
         self.searches = 0
 
     def is_due(self) -> bool:
-        """Return True if the next `find` may search for ends that were not searched when it was asked."""
+        """Return True if an earlier `find` could not search yet for one of its links, and the next can."""
         return self._is_wanted and time.perf_counter_ns() >= self._next_ns
 
     def want(self, links: Mapping[str, NearEnd]) -> None:
