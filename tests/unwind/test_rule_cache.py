@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from sfsample.core.memory import BytesMemory, PiecewiseMemory, words_at
 from sfsample.core.rule import CFA, Rule
-from sfsample.core.snapshot import GOROUTINE_HIGH, GOROUTINE_LOW
+from sfsample.core.snapshot import GO_CODE, GOROUTINE_HIGH, GOROUTINE_LOW
 from sfsample.core.stack import Found, StopReason
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.unwinder import Unwinder
@@ -87,7 +87,7 @@ def test_walk_with_cache_equals_walk_without_cache(*, first, second, stacks, reg
     for cells in stacks:
         taken = snapshot(words(*cells), bounded=bounded)
         taken.registers.update(registers)
-        taken.registers.update({GOROUTINE_LOW: STACK, GOROUTINE_HIGH: STACK + 64})
+        taken.registers.update({GOROUTINE_LOW: STACK, GOROUTINE_HIGH: STACK + 64, GO_CODE: CODE})
         uncached = Unwinder(modules, steppers=steppers, max_frames=max_frames)
         expected = uncached.walk(taken._replace(memory=OpaqueMemory(taken.memory)))
         assert cached.walk(taken) == expected

@@ -9,7 +9,14 @@ the goroutine's stack.  So sfsample drops the copy of this stack if the goroutin
 """
 
 from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory, ReadMemory, Span, word_in
-from sfsample.core.snapshot import GO_REGISTERS, GOROUTINE_HIGH, GOROUTINE_LOW, Registers, ThreadSnapshot
+from sfsample.core.snapshot import (
+    GO_CODE,
+    GO_REGISTERS,
+    GOROUTINE_HIGH,
+    GOROUTINE_LOW,
+    Registers,
+    ThreadSnapshot,
+)
 from sfsample.runtimes import Copying
 from sfsample.runtimes.go.layout import G_BYTES, G_M, G_PC, G_SP, G_STACK_HIGH, G_STACK_LOW, GoRuntimeLayout
 
@@ -21,13 +28,13 @@ _STACK = G_STACK_LOW, G_STACK_HIGH, G_SP
 
 
 class GoPlan:
-    """The copies that one thread needs.  `m` and `scheduler`: addresses of the thread's `m` and g0."""
+    """The copies that one thread needs.  `m`, `g0`: addresses.  `code`: addresses of the runtime's module."""
 
-    def __init__(self, layout: GoRuntimeLayout, m: int, scheduler: int, read: ReadMemory) -> None:
-        self._layout, self._scheduler, self._read = layout, scheduler, read
+    def __init__(self, layout: GoRuntimeLayout, m: int, g0: int, read: ReadMemory, code: range) -> None:
+        self._layout, self._scheduler, self._read, self.code = layout, g0, read, code
         self._current = m + layout.m_goroutine  # address of m.curg
         self._clock = m + layout.m_vdso_sp  # address of m.vdsoSP
-        self.groups = (((self._current, 8), (self._clock, 8), (scheduler, G_BYTES)),)
+        self.groups = (((self._current, 8), (self._clock, 8), (g0, G_BYTES)),)
         self._other: Span = 0, 0  # address and size of the copy of the other stack; (0, 0): none
 
     def follow(self, room: Copying, stack: BytesMemory) -> None:
@@ -79,21 +86,24 @@ class GoPlan:
         if goroutine is None:
             return {}
         if not goroutine:  # the thread runs the scheduler
-            return {GOROUTINE_LOW: 0, GOROUTINE_HIGH: 0}
+            return {GOROUTINE_LOW: 0, GOROUTINE_HIGH: 0, GO_CODE: self.code.start}
         g, scheduler = memory.read(goroutine, G_BYTES), memory.read(self._scheduler, G_BYTES)
         if g is None or scheduler is None:
             return {}
         fp = self._layout.g_fp
         fields = (word_in(g, at) for at in (G_SP, G_PC, fp, fp - 8, G_STACK_LOW, G_STACK_HIGH))
-        return dict(zip(GO_REGISTERS, (*fields, word_in(scheduler, G_SP)), strict=True))
+        words = *fields, word_in(scheduler, G_SP), self.code.start
+        return dict(zip(GO_REGISTERS, words, strict=True))
 
 
-def find_plan(layout: GoRuntimeLayout, goroutine: int, tid: int, read: ReadMemory) -> GoPlan | None:
-    """Return the plan for a thread; None: the memory does not prove that the thread runs `goroutine`.
+def find_plan(layout: GoRuntimeLayout, g: int, tid: int, read: ReadMemory, code: range) -> GoPlan | None:
+    """Return the plan for a thread; None: the memory does not prove that the thread runs `g`.
 
-    `tid` is the thread's id in the pid namespace of the process.
+    `tid` is the thread's id in the pid namespace of the process.  `code`: addresses of the runtime's module.
+    A process may have several runtimes.  The pc that a runtime notes in g0, or in the goroutine, is its own.
     """
-    m = word_in(read(goroutine + G_M, 8))
-    scheduler = word_in(read(m + _M_SCHEDULER, 8))
-    is_proven = word_in(read(m + layout.m_tid, 8)) == tid and word_in(read(scheduler + G_M, 8)) == m
-    return GoPlan(layout, m, scheduler, read) if m and scheduler and is_proven else None
+    m = word_in(read(g + G_M, 8))
+    g0, goroutine = word_in(read(m + _M_SCHEDULER, 8)), word_in(read(m + layout.m_goroutine, 8))
+    is_proven = word_in(read(m + layout.m_tid, 8)) == tid and word_in(read(g0 + G_M, 8)) == m
+    pc = word_in(read(g0 + G_PC, 8)) or word_in(read(goroutine + G_PC, 8))
+    return GoPlan(layout, m, g0, read, code) if m and g0 and is_proven and pc in code else None
