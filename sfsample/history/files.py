@@ -217,7 +217,6 @@ class HistoryFile:
         )
 
     def _sums(self, facts: Sequence[SliceFacts], parts: Iterable[_Stacks]) -> _Stacks:
-        """Return the sums of the statistics and of the columns of slices of one service."""
         all_stats, all_columns = zip(*parts, strict=True)
         stats = sum_stats(all_stats)
         stats = stats.having(problems=[*dict.fromkeys(stats.texts("problems"))][:_MAX_PROBLEMS])

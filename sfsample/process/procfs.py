@@ -179,10 +179,7 @@ class ProcFs:
             os.close(fd)
 
     def read(self, name: str, chunks: int | None = None) -> bytes | None:
-        """Return a file of the directory ("status", "task/12/syscall"), or None.
-
-        `chunks`: limit in MiB, for a file whose size the target chooses.
-        """
+        """Return a file ("status") or None.  `chunks`: limit in MiB if the target chooses the file's size."""
         try:
             return b"".join(islice(self._chunks(name), chunks))
         except OSError as failure:

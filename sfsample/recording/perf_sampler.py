@@ -228,10 +228,7 @@ class PerfSampler:
         return True
 
     def _collect(self) -> dict[int, bool]:
-        """Count new records; after a change of modules, read the maps first.
-
-        Return for each pid whether the process still lives.
-        """
+        """Count new records; read changed maps first.  Return for each pid whether the process lives."""
         alive: dict[int, bool] = {}
         for _ in range(2):  # not more often, because a process may change its modules all the time
             alive = self._begin_read()  # first: the rings then have all records of ended processes

@@ -51,10 +51,7 @@ class Clock:
 
 
 class PtraceSampler:
-    """Samples processes into one profile; a descendant is sampled from the tick at which it is found.
-
-    `jitter` returns random numbers from 0 to 1.
-    """
+    """Samples processes and their descendants.  `jitter` returns random numbers from 0 to 1."""
 
     def __init__(
         self, recording: Recording, clock: Clock | None = None, jitter: Callable[[], float] = uniform

@@ -118,10 +118,7 @@ class EhFrame:
         return current.row._replace(rules=dict(current.row.rules)) if current else None
 
     def row_range_at(self, vaddr: int) -> RowRange | None:
-        """Return the row for `vaddr`, as `row_at` does, with vaddrs for which the row is certainly valid.
-
-        The row is cached, so the caller must not change it.
-        """
+        """Return `row_at(vaddr)` and vaddrs for which it is valid; the caller must not change the row."""
         fde = self.find(vaddr)
         if fde is None:
             return None

@@ -273,10 +273,7 @@ class ElfImage:
         return self.data[segment.offset : segment.offset + segment.filesz], segment.vaddr
 
     def symbols(self, *kinds: int) -> tuple[memoryview, memoryview] | None:
-        """Return (records, string table) of the symbol table whose type comes first in `kinds`, or None.
-
-        The default order of `kinds` is `.symtab`, `.dynsym`.
-        """
+        """Return (records, string table) of the symbol table whose type comes first in `kinds`, or None."""
         sections = self.sections
         for kind in kinds or (SHT_SYMTAB, SHT_DYNSYM):
             for section in sections:

@@ -140,10 +140,7 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(pid: int | None) -> Diagnosis:
-    """Judge every gate to a process; `pid` None: only the gates that depend on sfsample alone.
-
-    Raises NoSuchProcess and UnsupportedTarget.
-    """
+    """Judge every gate (`pid` None: sfsample's own gates).  Raises NoSuchProcess, UnsupportedTarget."""
     if pid is None:
         return Diagnosis(None, None, judge_gates(own_credentials(), None), None)
     if pid == os.getpid():

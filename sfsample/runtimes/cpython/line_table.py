@@ -1,7 +1,4 @@
-"""Decodes the location table of a code object (CPython 3.11 and later).
-
-Source: Objects/locations.md ("Format of the locations table") and Include/cpython/code.h of CPython.
-"""
+"""Decodes the location table of a code object.  Source: CPython's Objects/locations.md, cpython/code.h."""
 
 from itertools import accumulate
 

@@ -36,10 +36,7 @@ _MAX_REHEARSED = 300  # code objects that are read before the pause; later pause
 
 
 class PythonRuntime:
-    """The Python interpreter of a process; `read` and `read_many` read the current memory within `budget`.
-
-    `directories`: see `import_path`.
-    """
+    """The Python interpreter of a process; reads stay within `budget`.  `directories`: see `import_path`."""
 
     def __init__(
         self, interpreter: Interpreter, read: ReadMemory, read_many: ReadMany, budget: Budget,

@@ -41,10 +41,7 @@ _AT_START = tuple(map(Value, range(16)))
 
 
 class State:
-    """The registers and the words in memory that have changed since the start of the search.
-
-    A finished state never changes, so states can share their dictionaries.
-    """
+    """Changed registers and words in memory.  States share dictionaries: a finished state never changes."""
 
     __slots__ = ("_registers", "_words")
 
