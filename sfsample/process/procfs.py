@@ -257,10 +257,7 @@ class ProcFs:
             return ()
 
     def place_at(self, address: int) -> Place | None:
-        """Return the place that is mapped at an address; None: the kernel cannot tell (before Linux 6.11).
-
-        The maps file stays open until the maps are read again: opening takes longer than the query.
-        """
+        """Return the place that is mapped at an address; None: the kernel cannot tell (before Linux 6.11)."""
         _QUESTION.pack_into(self._query, 0, _QUERY_BYTES, 0, address)
         try:
             if self._maps_fd < 0:

@@ -95,10 +95,7 @@ class PerfSampler:
             self._add(process)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
-        """Sample until the duration is over, `should_stop` returns True, or no process is left.
-
-        Raises NotPermitted and UnsupportedTarget if the kernel refuses timers.
-        """
+        """Sample as `PtraceSampler.run`.  Raises NotPermitted and UnsupportedTarget: no timers."""
         owns_stats = True
         if not self._is_set:
             self.set_timers()

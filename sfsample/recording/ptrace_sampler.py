@@ -132,10 +132,7 @@ class PtraceSampler:
         return self._sampler_of(LiveProcess(pid, attach=False, image_cache=self._images), beside)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
-        """Sample until the duration is over, `should_stop` returns True, or no named process is left.
-
-        After `should_stop` has returned True, it always returns True (`TracerThread`).
-        """
+        """Sample until the duration is over, `should_stop` returns True, or no named process is left."""
         stats, owns_stats = self.profile.stats, True
         try:
             self._open_descendants(_OPEN_FIRST_S, force=True)

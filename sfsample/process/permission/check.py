@@ -88,10 +88,7 @@ def _ident(exe: str) -> bytes:
 
 
 def check_permitted(proc: ProcFs) -> None:
-    """Raise NotPermitted if sfsample may not trace a process, or if a debugger traces it.
-
-    sfsample looks for a tracer several times, because another sampler detaches soon.
-    """
+    """Raise NotPermitted if sfsample may not trace, or a debugger does (another sampler soon detaches)."""
     if not may_access(proc.anchor()):
         raise not_permitted(proc)
     for _ in range(_MAX_TRACER_CHECKS):

@@ -102,11 +102,7 @@ class Visit(NamedTuple):
 
 
 class Flow:
-    """The code of one module, or the generated code of one process.
-
-    `is_start` returns True for an address at which a function begins, `never_returns` for a function that
-    does not return.  `max_instructions` limits the instructions followed for one answer.
-    """
+    """The code of one module, or generated code; `max_instructions` limits the search for one answer."""
 
     def __init__(
         self, read: ReadBytes, never_returns: TestAddress = lambda _: False,
