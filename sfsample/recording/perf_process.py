@@ -171,7 +171,6 @@ class PerfProcess:
             self._stack_use.max_bytes = max(self._stack_use.max_bytes, used)
 
     def _forget_ended(self) -> None:
-        """Forget ended threads, but only if many threads were noted."""
         if len(self._tid_history.tids) > self._max_tids:
             living = set(self.process.tids(force=True) or ())
             self._tid_history.keep_only(living)

@@ -95,10 +95,7 @@ class PerfSampler:
             self._add(process)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
-        """Sample until the duration is over, `should_stop` returns True, or no process is left.
-
-        Raises NotPermitted and UnsupportedTarget if the kernel refuses timers.
-        """
+        """Sample as `PtraceSampler.run`.  Raises NotPermitted and UnsupportedTarget: no timers."""
         owns_stats = True
         if not self._is_set:
             self.set_timers()
@@ -228,10 +225,7 @@ class PerfSampler:
         return True
 
     def _collect(self) -> dict[int, bool]:
-        """Count new records; after a change of modules, read the maps first.
-
-        Return for each pid whether the process still lives.
-        """
+        """Count new records; read changed maps first.  Return for each pid whether the process lives."""
         alive: dict[int, bool] = {}
         for _ in range(2):  # not more often, because a process may change its modules all the time
             alive = self._begin_read()  # first: the rings then have all records of ended processes

@@ -51,10 +51,7 @@ class Clock:
 
 
 class PtraceSampler:
-    """Samples processes into one profile; a descendant is sampled from the tick at which it is found.
-
-    `jitter` returns random numbers from 0 to 1.
-    """
+    """Samples processes and their descendants.  `jitter` returns random numbers from 0 to 1."""
 
     def __init__(
         self, recording: Recording, clock: Clock | None = None, jitter: Callable[[], float] = uniform
@@ -138,10 +135,7 @@ class PtraceSampler:
         return self._sampler_of(LiveProcess(pid, attach=False, image_cache=self._images), beside)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
-        """Sample until the duration is over, `should_stop` returns True, or no named process is left.
-
-        After `should_stop` has returned True, it always returns True (`TracerThread`).
-        """
+        """Sample until the duration is over, `should_stop` returns True, or no named process is left."""
         stats, owns_stats = self.profile.stats, True
         try:
             self._open_descendants(_OPEN_FIRST_S, force=True)

@@ -44,10 +44,7 @@ class TimerSet:
         self._received = 0  # samples since the start of the timers, including lost samples
 
     def open(self) -> None:
-        """Set and start timers: timers of CPUs if they are wanted and permitted, else timers of threads.
-
-        Raises NotPermitted, and UnsupportedTarget if there are too many threads for the open files.
-        """
+        """Set timers of CPUs if wanted and permitted, else of threads.  Raises TargetError if refused."""
         if self._per_cpu:
             try:
                 self.events = self._started()
