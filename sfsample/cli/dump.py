@@ -38,7 +38,9 @@ def run(command: DumpCommand) -> int:
 
     def rehearse(dumps: list[ProcessDump]) -> None:
         """Render the first samples during the wait for the second samples; this imports modules early."""
-        render(examine([dump.with_one_of_each_group() for dump in dumps]), command)
+        groups = [tuple(g._replace(members=g.members[:1]) for g in dump.goroutines) for dump in dumps]
+        few = [dump._replace(goroutines=own) for dump, own in zip(dumps, groups, strict=True)]
+        render(examine(few), command)  # one goroutine of each group
 
     failures: list[SfsampleError] = []
     if command.core is not None:

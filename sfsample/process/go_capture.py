@@ -88,7 +88,7 @@ class GoCapture:
             return False
         self.problem = _TWO_RUNTIMES if known else self.problem
         thread.goroutine = Beside(plan, self._room, self._process.arch.byteorder)
-        thread.goroutine_stack = plan.stack_bounds
+        thread.go_stack = plan.stack_bounds
         return True
 
     def _candidates(self, registers: Registers) -> list[int]:

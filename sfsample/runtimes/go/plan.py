@@ -9,14 +9,7 @@ the goroutine's stack.  So sfsample drops the copy of this stack if the goroutin
 """
 
 from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory, ReadMemory, Span, word_in
-from sfsample.core.snapshot import (
-    GO_CODE,
-    GO_REGISTERS,
-    GOROUTINE_HIGH,
-    GOROUTINE_LOW,
-    Registers,
-    ThreadSnapshot,
-)
+from sfsample.core.snapshot import GO_CODE, GO_REGISTERS, GOROUTINE_HIGH, GOROUTINE_LOW, ThreadSnapshot
 from sfsample.runtimes import Copying
 from sfsample.runtimes.go.layout import G_BYTES, G_M, G_PC, G_SP, G_STACK_HIGH, G_STACK_LOW, GoRuntimeLayout
 
@@ -56,7 +49,7 @@ class GoPlan:
             sp, start = max(low, high - _MAX_STACK_BYTES), max(own_low, own_sp - _SCHEDULER_BYTES) & -8
             room.copy(start, max(0, min(own_high - start & -8, _MAX_STACK_BYTES)))
         elif low < (clock := words[room.find(self._clock, 8)]) <= high:
-            sp = max(low, clock - _CLOCK_BYTES)  # the goroutine asks the vDSO, and notes sp only there
+            sp = max(low, clock - _CLOCK_BYTES)  # the goroutine is in the vDSO: only `m.vdsoSP` has its sp
         size = min(high - sp & -8, _MAX_STACK_BYTES)
         if sp % 8 or size <= 0 or room.copy(sp, size) < 0:
             return
@@ -81,7 +74,7 @@ class GoPlan:
             memory = PiecewiseMemory(*pieces, BytesMemory(self._other[0], other, memory.byteorder))
         return snapshot._replace(registers=snapshot.registers | registers, memory=memory)
 
-    def _registers(self, memory: Memory) -> Registers:
+    def _registers(self, memory: Memory) -> dict[int, int]:
         goroutine = memory.word(self._current)
         if goroutine is None:
             return {}
