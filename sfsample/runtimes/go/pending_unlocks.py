@@ -1,6 +1,6 @@
 """Finds the locks that a parked goroutine will unlock by a deferred call.
 
-Go notes no owner of a lock.  But `defer lock.Unlock()` makes a closure, which has the address of the code and
+A lock of Go stores no owner.  But `defer lock.Unlock()` makes a closure, which has the address of the code and
 the address of the lock.  The closure does not prove that the goroutine holds the lock: the program may have
 unlocked the lock already.  sfsample does not find a lock that is unlocked without `defer`, or through the
 structure that contains the lock.
