@@ -168,7 +168,6 @@ class SocketTable:
     def __init__(self, proc: ProcFs, tables: dict[tuple[str, str], bytes] | None = None) -> None:
         """`tables`: content by network namespace and name, to which `text` and `peer` add."""
         self._proc, self._tables = proc, {} if tables is None else tables
-        self._namespace = proc.link("ns/net") or str(proc.pid)
         self.peer: Callable[[int], PeerSocket | None] = cache(self._peer)
 
     def text(self, inode: int) -> str:
@@ -194,7 +193,7 @@ class SocketTable:
 
         A search for the end of a line is ten times as fast as a search for the line.
         """
-        key = self._namespace, table
+        key = self._proc.link("ns/net") or str(self._proc.pid), table
         if key not in self._tables:
             self._tables[key] = self._proc.read(f"net/{table}") or b""
         text = self._tables[key]
