@@ -5,8 +5,8 @@ While modules are imported, Ctrl-C ends the process silently: Python's own handl
 kinds of exceptions, so `main` catches all of them.
 """
 
+import _signal as signal  # type: ignore[import-not-found]  # `signal` imports more modules
 import os
-import signal
 import sys
 
 
@@ -20,7 +20,10 @@ def main() -> int:
         if "dump" in sys.argv[1:2]:
             from sfsample.process.priority import hurry
 
-            hurry()
+            with hurry():
+                from sfsample.cli import main as run
+
+                return run()
         from sfsample.cli import main as run
 
         return run()

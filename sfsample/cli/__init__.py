@@ -77,8 +77,11 @@ def _run(argv: list[str]) -> int:
         return int(end.code or 0)
     if os.environ.get("SFSAMPLE_LOG") == "debug":
         _start_logging()
+    from sfsample.process.priority import TURN_S, hurry  # imported here, so that `--help` stays fast
+
     gc.disable()  # with `freeze` below: garbage collections never visit the objects of modules
-    module = import_module(f"sfsample.cli.{name_of(command).partition(' ')[0]}")
+    with hurry(TURN_S):  # imports take most of the time of a brief command
+        module = import_module(f"sfsample.cli.{name_of(command).partition(' ')[0]}")
     gc.freeze()
     gc.enable()
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # `sfsample.__main__` has set SIG_DFL

@@ -38,9 +38,9 @@ GROUPS = (
             ("-o out.json -- ./program arg", "start a program and record it to its end"),
         )),
         Entry("top", "record_options.TopCommand", flags.top_flags,
-              "show live which functions take most time", (
+              "show live which functions take most time, and what threads wait for", (
             ("top 1234", "what the process does now"),
-            ("top -n redis-server --mode wall", "running and sleeping threads"),
+            ("top 1234 --mode wall --blame", "sleeping threads, too; key w: locks and their holders"),
             ("top -s -n gunicorn --all", "all gunicorn processes, and processes that they start"),
         )),
         Entry("dump", "options.DumpCommand", flags.dump_flags,

@@ -88,7 +88,7 @@ def execute_anew(why: str) -> None:
         say_at(f"not reloaded: {failure}", *failure.help, "the watch goes on as before")
         return
     say_at(why)
-    for number in (signal.SIGHUP, signal.SIGUSR1):  # signals that could end the new program too early
+    for number in (signal.SIGHUP, signal.SIGUSR1):  # they would end the new program before it has handlers
         signal.signal(number, signal.SIG_IGN)
     program = own_program(*sys.argv[1:])
     os.execv(program[0], program)  # noqa: S606 - no shell is needed

@@ -21,6 +21,7 @@ from sfsample.cli.record_options import RecordCommand
 from sfsample.cli.terminal import Progress, emit, progress_printer, say
 from sfsample.core.quantities import counted
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
+from sfsample.process.priority import TURN_S, hurry
 from sfsample.process.thread_files import open_many
 from sfsample.process.tracer_thread import with_names
 from sfsample.recording.profile import Profile
@@ -65,25 +66,23 @@ def _record(
         progress_printer(quiet=command.quiet)(f"recording {', '.join(map(str, pids))}; Ctrl-C ends it")
         profile = Profile(options.rate, timeline=FORMATS[command.output.format].timeline)
         _sample(command, pids, profile, interrupt)
-        symbolizer = api.symbolizer(profile, symbols)
-        report = with_names(lambda: api.named(profile, symbolizer), symbolizer.give_up, interrupt)
-        waits: list[str] = []
-        if options.mode == "wall":
-            report, idle = (report, {}) if command.idle else fold_idle(report)
-            waits = [*wait_lines(report, idle)]
-        statistics = json_text(report.stats.document)
-        try:  # statistics first, because `output.write` fails if the reader of the profile has ended
-            if stats_output is not None:
-                stats_output.write(statistics)
-            elif command.stats == "-":
-                emit(statistics)
-        finally:  # the profile is written even if the statistics are not
-            check_result(profile.stats, pids)
-            output.write(
-                api.render(
-                    as_asked(report, command.output), command.output.format, threads=command.output.threads
-                )
-            )
+        with hurry(TURN_S):
+            symbolizer = api.symbolizer(profile, symbols)
+            report = with_names(lambda: api.named(profile, symbolizer), symbolizer.give_up, interrupt)
+            waits: list[str] = []
+            if options.mode == "wall":
+                report, idle = (report, {}) if command.idle else fold_idle(report)
+                waits = [*wait_lines(report, idle)]
+            statistics = json_text(report.stats.document)
+            try:  # statistics first, because `output.write` fails if the reader of the profile has ended
+                if stats_output is not None:
+                    stats_output.write(statistics)
+                elif command.stats == "-":
+                    emit(statistics)
+            finally:  # the profile is written even if the statistics are not
+                check_result(profile.stats, pids)
+                asked, kind = as_asked(report, command.output), command.output.format
+                output.write(api.render(asked, kind, threads=command.output.threads))
         code = 0 if command.program is None or interrupt() else _program_exit_code(pids[0])
     missing = [str(each) for each in symbolizer.missing_names() if command.verbose or each.can_be_mended]
     return profile, [*missing, *symbolizer.problems], waits, code
@@ -137,11 +136,8 @@ def _start(program: Sequence[str], *, has_stdout: bool) -> subprocess.Popen[byte
     try:
         return subprocess.Popen(program, stdout=None if has_stdout else sys.stderr)
     except OSError as failure:
-        remedy = (
-            "the program must be an executable file (chmod +x)"
-            if failure.errno == EACCES
-            else "give a program on PATH, or a path"
-        )
+        remedies = {EACCES: "the program must be an executable file (chmod +x)"}
+        remedy = remedies.get(failure.errno or 0, "give a program on PATH, or a path")
         raise SfsampleError(f"cannot start: {program[0] or repr('')}: {failure.strerror}", remedy) from None
 
 

@@ -12,7 +12,7 @@ from sfsample.symbolize.named_frame import NamedFrame
 
 _IDLE_STATES = ("chan receive", "select", "IO wait", "sleep", "syscall")
 Namer = Callable[[Location], tuple[NamedFrame, ...]]
-_Key = tuple[str, int, tuple[int, ...]]  # state, thread (0: no thread), pcs
+_Key = tuple[str, int, int, tuple[int, ...]]  # state, thread (0: no thread), locked_to, pcs
 
 
 def group_goroutines(
@@ -27,17 +27,18 @@ def group_goroutines(
         since_s = (now_ns - goroutine.since_ns) / 1e9 if goroutine.since_ns else None
         created_at = goroutine.created_at if goroutine.id != 1 else 0  # Go's start code creates goroutine 1
         member = GoroutineMember(goroutine.id, since_s, goroutine.parent, created_at, goroutine.wait, unlocks)
-        key = goroutine.state, goroutine.tid, pcs
+        key = goroutine.state, goroutine.tid, goroutine.locked_to, pcs
         members.setdefault(key, []).append(member)
         stacks.setdefault(key, stack)
     groups = []
-    for (state, tid, pcs), stack in stacks.items():
-        same = sorted(members[state, tid, pcs], key=lambda member: member.id)
+    for (state, tid, locked_to, pcs), stack in stacks.items():
+        same = sorted(members[state, tid, locked_to, pcs], key=lambda member: member.id)
         places = dict.fromkeys(member.created_at for member in same if member.created_at)
         creators = [Frame(place, 0, None, Found.CONTEXT, exact=False) for place in places]
         modules = tuple(find(frame.lookup_pc) for frame in (stack.frames if stack else ()))
         places_of_creators = tuple((frame, find(frame.lookup_pc)) for frame in creators)
-        groups.append(GoroutineGroup(tuple(same), state, tid, places_of_creators, stack, modules))
+        group = GoroutineGroup(tuple(same), state, tid, places_of_creators, stack, modules)
+        groups.append(group._replace(locked_to=locked_to))
     return tuple(sorted(groups, key=_largest_first))
 
 
@@ -65,7 +66,7 @@ def name_goroutines(groups: Iterable[GoroutineGroup], namer: Namer, pid: int) ->
         creators = {frame.pc: namer(locate(frame, module, pid))[-1] for frame, module in group.creators}
         named = group._replace(names=names, creator_names=creators)
         places = tuple((name.text, name.function, name.file, name.line) for name in named.functions)
-        key = named.state, named.tid, places
+        key = named.state, named.tid, named.locked_to, places
         if known := same.get(key):
             members = sorted((*known.members, *named.members), key=lambda member: member.id)
             named = known._replace(members=tuple(members), creator_names={**known.creator_names, **creators})
@@ -75,6 +76,6 @@ def name_goroutines(groups: Iterable[GoroutineGroup], namer: Namer, pid: int) ->
 
 
 def is_of_runtime(group: GoroutineGroup) -> bool:
-    """Return True if Go's runtime, not the program, has started the goroutines of a group."""
-    names = group.creator_names.values()
+    """Return True if only functions of Go's runtime run in the goroutines of a group."""
+    names = group.functions or group.creator_names.values()
     return bool(names) and all((name.function or "").startswith("runtime.") for name in names)

@@ -136,6 +136,7 @@ class GoroutineGroup(NamedTuple):
     modules: tuple[Module | None, ...]  # module of each frame of the stack
     names: tuple[tuple[NamedFrame, ...], ...] = ()  # functions at each frame; (): not named yet
     creator_names: Mapping[int, NamedFrame] = {}  # the key is `GoroutineMember.created_at`
+    locked_to: int = 0  # thread that alone may run the goroutine; 0: each thread may
 
     @property
     def functions(self) -> tuple[NamedFrame, ...]:
@@ -153,7 +154,7 @@ class GoFacts(NamedTuple):
 
     objects: Mapping[int, bytes] = {}  # copies of channels and locks (`runtimes.go.waits.OBJECT_START`)
     files: Mapping[int, Descriptor] = {}  # descriptors that goroutines wait for, by number
-    # ids of the goroutines with locks that have not run between the looks; None: only one look
+    # ids of the goroutines, with locks or running, that were not resumed between looks; None: only one look
     unmoved: frozenset[int] | None = None
     read_ns: int = 0  # CLOCK_MONOTONIC when the goroutines were read
     is_whole: bool = False  # True: all goroutines were read

@@ -136,7 +136,7 @@ def _connections(call: DecodedSyscall | None, style: Style) -> Iterator[str]:
     """Yield the connections of an event loop; the line of the system call shows only their number."""
     for descriptor in call.connections if call else ():
         yield style.clean(f"  fd {descriptor.fd}: {descriptor.text}")
-    if call and call.connections and len(call.connections) < len(call.descriptors[0].watches):
+    if call and call.connections and call.has_more_connections:
         yield "  ... (--connections N lists more)"
 
 
@@ -159,20 +159,24 @@ def _goroutines(group: GoroutineGroup, waits: Mapping[int, Waiting], style: Styl
     longest = max((member.since_s or 0 for member in group.members), default=0)
     waited = f" for at least {format_seconds(longest)}" if longest else ""
     thread = f", in thread {group.tid}" if group.tid else ""
-    yield style.bold(style.clean(f"{title}: {group.state}{waited}{thread}"))
+    locked = f", locked to thread {group.locked_to}" if group.locked_to else ""
+    yield style.bold(style.clean(f"{title}: {group.state}{waited}{thread}{locked}"))
     if len(ids) > 1:
         yield f"  {_tids(ids)}"
     own = [waits[goid] for goid in ids if goid in waits]
-    others = ", and the other goroutines for similar objects" * (len({wait.address for wait in own}) > 1)
+    similar = "other times" if own and own[0].kind == "sleep" else "similar objects"
+    others = f", and the other goroutines for {similar}" * (len({wait.text for wait in own}) > 1)
     yield from (style.clean(f"  {wait.text}{others}") for wait in own[:1])
     rows = [*enumerate(_without_wrappers(group.rows(style.depth)))]
-    first = next((depth for depth, (_, _, names) in rows if not _is_of_go_runtime(names)), 0)
+    # the innermost frames of Go's runtime only repeat the state
+    functions = ((depth, name.function or "") for depth, (_, _, names) in rows for name in names)
+    first = next((depth for depth, function in functions if not function.startswith("runtime.")), 0)
     yield from _frames(rows[first:], style)
     if group.stack is not None:
         yield from _stack_end(group.stack, style)
     if group.creator_names:
         created_in = sorted({member.parent for member in group.members} - {0})
-        parents = f" in goroutine {_tids(created_in)}" if created_in else ""
+        parents = f" in goroutine{'s' * (len(created_in) > 1)} {_tids(created_in)}" if created_in else ""
         creators = [*dict.fromkeys(name.text for name in group.creator_names.values())]
         yield f"  created by {listed(creators, _MAX_CREATORS)}{parents}"
 
@@ -181,11 +185,6 @@ def _without_wrappers(rows: Iterable[FrameRow]) -> Iterator[FrameRow]:
     """Yield the rows without the functions that Go's compiler makes for `go f(x)`."""
     for frame, module, names in rows:
         yield frame, module, tuple(name for name in names if not WRAPPER.search(name.function or ""))
-
-
-def _is_of_go_runtime(names: Sequence[NamedFrame]) -> bool:
-    """Return True if all functions are of Go's runtime; such frames only repeat the goroutine's state."""
-    return all((name.function or "").startswith("runtime.") for name in names)
 
 
 def _tids(tids: Sequence[object], most: int = _MAX_TIDS) -> str:

@@ -1,7 +1,7 @@
 """Finds pairs of ordinary times, to measure noise: as long and as far apart as the two compared times.
 
-Both times of a pair lie before the end of the first compared time, or both lie after the begin of the second
-compared time.  Otherwise the change would lie between the two times of a pair, and would seem to be ordinary.
+Both times of a pair end no later than the first compared time, or both begin no earlier than the second.
+Otherwise the change would lie between the two times of the pair, and would seem ordinary.
 
 If the compared times are at least half a day apart, pairs have the same hours of other days, because only
 such pairs show the differences between days.  If the compared times are less than half a day apart, and the
@@ -47,7 +47,7 @@ def ordinary_pairs(
     if not usable or length_s < _LEAST_S:
         return [], ""
     covered = _Covered(usable)
-    apart_s = (sum(second) - sum(first)) / 2  # distance between the middles of the times
+    apart_s = (sum(second) - sum(first)) / 2  # from the middle of the first time to the middle of the second
     begins = first.end_s - length_s, second.begin_s
     between_s, unit_s = begins[1] - begins[0], ceil(length_s / DAY_S) * DAY_S
     least_s = unit_s * max(1, ceil((between_s - length_s / 10) / unit_s))

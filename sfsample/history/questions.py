@@ -15,7 +15,7 @@ from sfsample.history.store import History
 from sfsample.report.difference import Ordinary, Side, count
 from sfsample.report.report import Report
 
-COVER_ONLY = "slices cover only"  # begin of the text about a time without slices; no slice was lost
+COVER_ONLY = "slices cover only"  # begin of the text about a time without slices, which is no loss
 _MAX_SERVICES = 10  # services that an error lists
 
 

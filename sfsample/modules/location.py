@@ -9,7 +9,7 @@ from sfsample.modules.module import Module
 
 IN_POOL = "pool"  # `found` of a long wait at a condition variable at which other threads also wait
 HELD_BY = "[held by]"  # start of the frame between a waiter and the holder of its lock (--blame)
-# frames instead of the holder's stack: it was not captured; one of several threads is the holder
+# frames instead of the holder's stack: the stack was not captured; any of several threads may hold the lock
 NO_STACK = UNSEEN, ONE_OF_SEVERAL = "[stack not captured]", "[one of several threads]"
 PROCESS_KEY_STEP = 1 << 22  # number above every pid: PID_MAX_LIMIT, Linux include/linux/threads.h
 # beginning of the path of an installed file: a directory of packages, or of the standard library

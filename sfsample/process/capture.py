@@ -61,7 +61,7 @@ class CapturedStack(NamedTuple):
     generation: int  # version of the module map
     modules: tuple[Module | None, ...]  # module of each frame
     kernel: tuple[str, ...] = ()  # kernel functions in which the thread was, innermost first
-    again: int = 0  # number of outermost frames that equal those of the last capture, and their modules
+    again: int = 0  # number of outermost frames that, with their modules, equal the last capture
     stops: tuple[ThreadSnapshot, ...] = ()  # snapshots for which sfsample stopped the thread
     reading: SleepingThread | None = None  # the last snapshot, if sfsample took it without a stop
     python: PythonStack | None = None  # the Python frames
@@ -69,9 +69,9 @@ class CapturedStack(NamedTuple):
 
 
 class ThreadCapturer:
-    """Captures threads of one process, from `source`; `stop` False: never stops a thread.
+    """Captures threads of one process; `stop` False: never stops a thread.
 
-    `kernel`: None adds the system call of a running thread, True also a sleeper's kernel functions.
+    `kernel`: None: add the system call of a running thread; True: also kernel functions of a sleeping thread.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ThreadCapturer:
     ) -> CapturedStack | NotCaptured:  # fmt: skip
         """Capture and unwind a thread; capture it again if the walk needed memory that was not copied.
 
-        `state`: letter of the thread's state (proc(5)); in R a thread is only stopped, in D only read.
+        `state`: letter of the thread's state (proc(5)).  In R, the thread is stopped; in D, it is only read.
         `patience_ns`: the longest wait until the thread stops.  `stop_filter`: the threads that may be
         stopped; with `AWAKE_THREADS`, a thread that has fallen asleep is read.  `last`: the frames of the
         last capture.  Raises the errors of `LiveProcess.capture`.
@@ -170,9 +170,12 @@ class ThreadCapturer:
     def parked_stack(self, goroutine: Goroutine) -> Stack:
         """Return the stack of a goroutine that no thread runs."""
         arch = self._process.arch
-        registers = {arch.pc: goroutine.pc, arch.sp: goroutine.sp, arch.fp: goroutine.fp}
+        registers = {arch.ra: goroutine.ra}  # on AMD64 not a register, but the key of the pc
+        registers |= {arch.pc: goroutine.pc, arch.sp: goroutine.sp, arch.fp: goroutine.fp}
         memory = BytesMemory(goroutine.sp, goroutine.stack, arch.byteorder)
-        return self._unwinder.walk_parked(ThreadSnapshot(0, registers, memory, False, 0, False, arch))
+        is_cut = goroutine.sp + len(goroutine.stack) < goroutine.high
+        snapshot = ThreadSnapshot(0, registers, memory, is_cut, 0, False, arch)
+        return self._unwinder.walk_parked(snapshot, exact=bool(goroutine.ra))
 
     def stop_breaks_call(self, thread: Thread) -> bool:
         """Return True if a stop would break the system call in which sfsample last saw the thread asleep."""
@@ -315,10 +318,7 @@ class ThreadCapturer:
     @property
     def problems(self) -> Counter[str]:
         """Problems of the captures, and rejected results of steppers, each with its count."""
-        found = {
-            KERNEL_STACK_REFUSED: int(self.kernel_refused),
-            _CUT_SHORT: self._process.copy.cut_short,
-        }
+        found = {KERNEL_STACK_REFUSED: int(self.kernel_refused), _CUT_SHORT: self._process.copy.cut_short}
         return self._unwinder.rejected_rows + Counter(found) + Counter(self.language_problems)
 
     # -- the libraries in which a stack lies

@@ -174,7 +174,7 @@ class RunningCapture:
     def _observe(self, thread: Thread, stop_filter: StopFilter) -> BeforeStop:
         """Read the scheduler's figures of a thread, all at one instant if possible.
 
-        `asleep` is read first, because a thread that waits for a CPU cannot fall asleep without a CPU.
+        `asleep` is read first: a thread that waits for a CPU cannot fall asleep before it gets a CPU.
         """
         files = thread.files
         counters = files.counters()

@@ -5,8 +5,8 @@ not show that a running thread is in execve.  A thread that is asked to stop dur
 end of execve, without the privileges.
 
 Most processes that execute a program like sudo were created for this purpose: a child of a shell, a wrapper
-script.  So these processes are young, and sfsample stops no process that has used little CPU time.  (The age
-in seconds says less, because the process may have waited for a CPU.)
+script.  So sfsample stops no young process, that is, no process that has used little CPU time.  (The age in
+seconds says less, because the process may have waited for a CPU.)
 
 Source: Linux fs/exec.c, check_unsafe_exec, and begin_new_exec (clears PF_FORKNOEXEC); security/commoncap.c,
 cap_bprm_creds_from_file; kernel/capability.c, ptracer_capable: the kernel checks the capability in the user

@@ -141,9 +141,9 @@ def times_run(counters: bytes | None) -> int | None:
 def held_ns(stop: ThreadSnapshot) -> int:
     """Return the time in ns for which a stop held a thread, without the thread's wait for a CPU.
 
-    The kernel's measure of this wait also includes time before the request.  So the result is at least the
-    time since sfsample saw the thread stopped.  The thread may also have waited for a lock in the kernel.  So
-    the result is at most the time since sfsample last saw the thread run.
+    The wait that is subtracted may have begun before the request, which makes the difference too small.  A
+    wait for a lock in the kernel is not subtracted, which makes the difference too large.  So the result has
+    two limits: the time since sfsample saw the thread stopped, and since it last saw the thread run.
     """
     if stop.scheduler is None:
         return stop.stop_ns

@@ -43,7 +43,7 @@ _CONTEXT_PATHS = ("[anon:OTEL_CTX]", "[anon_shmem:OTEL_CTX]", "/memfd:OTEL_CTX")
 _HEADER = Struct("=8sIIQQ")  # signature, version, size of the payload, time of publication, address
 _SIGNATURE, _VERSION = b"OTEL_CTX", 2
 _UNIT = re.compile(r".+\.(?:service|scope)")
-MANAGER = re.compile(r"user@(\d+)\.service")  # group in which a user can create any control groups
+MANAGER = re.compile(r"user@(\d+)\.service")  # group below which a user can create any control groups
 # systemd's control group of a process: the first group below the slices; only root can create it
 _GROUP = re.compile(r"^\d+:(?:name=systemd)?:/(?:[^/\n]+\.slice/)*([^/\n]+)", re.MULTILINE)
 _BAD_IN_KEY = re.compile(r"[^a-zA-Z0-9_.]")

@@ -41,7 +41,7 @@ class Stat(NamedTuple):
     cpu: int = 0  # CPU time in clock ticks; for a process: of all its threads, living or ended
     rss: int = 0  # pages
     reaped_cpu: int = 0  # CPU time of the ended children that the process has waited for
-    exit_code: int = 0  # for a stopped process: number of the signal, since Linux 5.17; 0: unknown
+    exit_code: int = 0  # for a stopped process: signal that stopped it (since Linux 5.17); 0: unknown
 
     @property
     def is_over(self) -> bool:

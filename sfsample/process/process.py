@@ -36,8 +36,8 @@ from sfsample.process.vm import read_memory
 _CLOSE_DEADLINE_S = 1.0
 _CLOSE_POLL_S = 0.001
 _DETACH_POLL_S = 0.0002
-# Attempts to attach.  The next attempt may succeed if the thread was exiting (an execve(2) may then give its
-# id to another thread), or if another tracer has just detached.
+# Attempts to attach.  The next attempt may succeed if another tracer has just detached, or if the thread was
+# ending (then an execve(2) may have given its id to another thread).
 _MAX_ATTEMPTS = 3
 _MAX_RECORDINGS = 10  # recordings until a process is opened anew, because the caches of `capturer` grow
 

@@ -55,7 +55,7 @@ class Cause(Enum):
 
     GONE = "the process or thread has ended"
     REFUSED = "sfsample may not read it, or this kernel does not have it"
-    TROUBLE = "memory, files, or the device failed, which says nothing about the process"
+    TROUBLE = "memory, descriptors or the device failed, which says nothing about the process"
 
 
 # EBADF: sfsample has dropped the files of this thread (`ThreadFiles.end`), because the thread had ended

@@ -184,7 +184,7 @@ class PythonCapture:
         except BadInput as unknown:
             self.problem = f"no Python frames: {unknown}"
             if isinstance(unknown, NotStarted):
-                self._generation = -1  # generation of no map: `prepare` searches again
+                self._generation = -1  # no map has this generation, so `prepare` searches again
             return
         if interpreter is not None:
             self._mapping, self.interpreter = interpreter.mapping, interpreter

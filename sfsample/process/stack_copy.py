@@ -143,7 +143,7 @@ class StackCopy:
         end = [(frame.pc, frame.sp) for frame in stack.frames[-1:]]
         known = thread.other_stacks
         if stack.missing is None:
-            # if the walk still ends at the frame before the other stack, keep it: its data may be wrong
+            # a walk that still ends before the other stack proves nothing: the copy may have wrong data
             if known and end != thread.other_stacks_end:
                 thread.other_stacks = self._visited(stack, known)
             return False

@@ -204,7 +204,7 @@ class Tracer:
                 await_stop(patience_ns / 1e9)
 
     def _taken_by_execve(self, request: StopRequest) -> StopRequest | None:
-        """Note that an execve(2) took the id; return a request for the tracee, whose id is now the pid."""
+        """Mark a request as LOST: an execve(2) took the id.  Return a request for the tracee, now the pid."""
         request.state = StopState.LOST
         _TRACED.discard(request.tid)
         if self._pid in self.pending or request.tid == self._pid:

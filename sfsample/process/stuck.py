@@ -1,9 +1,9 @@
 """Finds the process on which an OS thread of sfsample is stuck in a system call, and sets the process aside.
 
 The next call on that process may be stuck, too.  So sfsample does not open the process while the OS thread is
-stuck, and at least for some seconds.  Recordings of other processes go on.  `watch` executes itself again:
-this ends the stuck OS thread, so the kernel releases the target's threads.  `hand_over` and `take_over` pass
-the list of the processes that are set aside through this execve(2).
+stuck, and at least for some seconds.  Recordings of other processes go on.  `watch` executes itself again
+(execve(2)).  This ends the stuck OS thread, so the kernel releases the target's threads.  `hand_over` and
+`take_over` pass the list of set-aside processes to the new program.
 """
 
 import os
@@ -42,7 +42,7 @@ _aside: dict[tuple[int, int], _Aside] = {}
 
 
 def target_of(ident: int) -> int | None:
-    """Return the id of the process on which a thread of sfsample works; None: unknown.
+    """Return the pid of the target on which an OS thread of sfsample works; None: unknown.
 
     The id comes from the innermost Python frame whose `self` or `self.process` has a pid.  (The sampler's
     current process would be wrong: a checkpoint may capture a thread of another process.)

@@ -1,7 +1,7 @@
 """Makes the kernel restart a system call that would fail with EINTR because sfsample stopped the thread.
 
 sfsample writes one register of a stopped thread, and only if the kernel has just written -EINTR to it because
-of the stop.  sfsample replaces -EINTR by -ERESTARTNOHAND, with which select(2) asks for its restart.
+of the stop.  sfsample replaces -EINTR by -ERESTARTNOHAND, as select(2) returns it to be restarted.
 When the thread runs on, the kernel then starts the call again, with its full time-out.  (The call had just
 begun: sfsample does not stop a thread that has slept for long.)  If a signal handler has to run, the program
 still gets EINTR.  sfsample does not restart a call that may have reached its time-out (io_getevents).

@@ -5,9 +5,9 @@ Invariant: no listed call notices a stop (tests/live/test_sleeping_threads.py). 
 that fail, the calls that `syscall_mending` restarts, and four safe calls that the list lacks.
 
 When PTRACE_INTERRUPT stops a sleeping thread, its call returns an error inside the kernel.  If the error is
--ERESTARTSYS, -ERESTARTNOHAND, -ERESTARTNOINTR or -ERESTART_RESTARTBLOCK, the kernel restarts the call: no
-signal handler has to run.  Only the error -EINTR reaches the program.  Fewer calls fail than signal(7) lists
-for signal handlers: poll, nanosleep, msgrcv and others restart after a stop.
+-ERESTARTSYS, -ERESTARTNOHAND, -ERESTARTNOINTR or -ERESTART_RESTARTBLOCK, the kernel restarts the call,
+because no signal handler has to run.  Only the error -EINTR reaches the program.  signal(7) lists calls that
+fail after a signal handler; some of them restart after a stop: poll, nanosleep, msgrcv and others.
 
 Source: signal(7), "Interruption of system calls"; Linux kernel/entry/common.c and arch_do_signal_or_restart;
 fs/eventpoll.c, fs/aio.c, io_uring, ipc/sem.c and do_sigtimedwait return -EINTR.  A socket with SO_RCVTIMEO

@@ -1,8 +1,8 @@
 """Runs ptrace work on a separate OS thread, which ends with the work.
 
 ptrace(2) ties tracees to the tracing *thread*; when this thread ends, the kernel releases all tracees.
-The program itself may live on (`sfsample watch` between two slices, a user of the library), but traces no
-thread any more, not even a thread in uninterruptible sleep that has not stopped yet.
+The process may live on (`sfsample watch` between two slices; a program that uses the library).  It then
+traces no thread, not even a thread in uninterruptible sleep that has not stopped yet.
 
 There is one exception: a system call on a target may never return (another program must deliver a page,
 userfaultfd(2)).  Then `run` leaves the work behind, and sets the process aside (`process.stuck`).  Threads

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sfsample.core.snapshot import Capture
 from sfsample.modules.location import HELD_BY, ONE_OF_SEVERAL, UNSEEN, Location, WaitPlace
+from sfsample.process.facts.descriptors import NearEnd
 from sfsample.process.thread import Thread
 from sfsample.recording.due_threads import SampledThread
 from sfsample.recording.recorder import Recorder
@@ -41,6 +42,9 @@ class Blame:
         self._recorder, self._own, self._others = recorder, own, others
         self._waiters: dict[SampledThread, Capture | None] = {}
         self._holders: dict[tuple[object, ...], _Holder | None] = {}  # holders at the last tick, by resource
+        self._peers = own.waits.peers if own.waits else None
+        self._has_changed = False  # True: at the last tick, a holder changed while sfsample captured it
+        self._unsearched: dict[str, NearEnd] = {}  # other ends that were not yet searched at the last tick
 
     def postpone(self, thread: SampledThread, capture: Capture | None = None) -> bool:
         """Let `count` count a thread that may have a holder; else False.  `capture` None: it did not run."""
@@ -50,8 +54,10 @@ class Blame:
             self._waiters[thread] = capture
         return waits
 
-    def holders_ran(self) -> bool:
-        """Return True if a holder in another process has run since the last call of `count`."""
+    def may_differ(self) -> bool:
+        """Return True if `count` may find other holders or other stacks of holders than at its last call."""
+        if self._has_changed or (self._unsearched and self._peers and self._peers.has_news(self._unsearched)):
+            return True
         holders = {h.thread for h in self._holders.values() if h and h.process is not self._own}
         return any(t is None or t.files.counters() != t.off_cpu_counters for t in holders)
 
@@ -59,6 +65,7 @@ class Blame:
         """Count the threads that wait, each with its chain of holders."""
         waiters, self._waiters = self._waiters, {}
         self._holders.clear()
+        self._has_changed, self._unsearched = False, {}
         for thread, capture in waiters.items():
             chain = self._chain(thread) if thread.last_stack else ()
             if thread.gone or thread.last_stack is None:
@@ -106,6 +113,7 @@ class Blame:
         waits = process.waits
         found = waits.holder(waiter, wait) if waits else None
         if waits is None or found is None:
+            self._unsearched |= self._peers.unsearched(wait.ends) if self._peers else {}
             return None
         pid, tid = found
         other = process if pid == process.process.pid else self._others(pid)
@@ -119,6 +127,7 @@ class Blame:
         if is_named and waits.holder(waiter, wait) == found:
             return _Holder(other, holder)
         self._recorder.stats.holders_changed += 1
+        self._has_changed = True
         return None
 
 

@@ -87,6 +87,8 @@ class RecordOptions:
             raise ValueError("gil and perf_events exclude each other: a kernel timer does not see the GIL")
         if self.tasks and (self.mode != "wall" or self.gil or self.python is PythonView.OFF):
             raise ValueError("tasks need mode wall and Python frames, and no gil: suspended tasks do not run")
+        if self.blame and self.mode != "wall":
+            raise ValueError("blame needs mode wall: in mode cpu, threads that wait have no samples")
         if self.max_overhead is not None and not self.max_overhead > 0:
             raise ValueError(f"max_overhead must be positive, not {self.max_overhead}")
 

@@ -22,7 +22,6 @@ from sfsample.process.stuck import LeftBehind
 from sfsample.recording.perf_process import PerfProcess, StackUse
 from sfsample.recording.processes import Recording
 from sfsample.recording.profile import Profile
-from sfsample.recording.stats import Stats
 from sfsample.recording.ticks import MAX_LATE_S, OverheadLimit, uniform
 from sfsample.recording.timer_set import TimerSet
 from sfsample.unwind.unwinder import Unwinder
@@ -100,23 +99,28 @@ class PerfSampler:
 
         Raises NotPermitted and UnsupportedTarget if the kernel refuses timers.
         """
-        stats = self.profile.stats
+        owns_stats = True
         if not self._is_set:
             self.set_timers()
         try:
-            stats.end_by(lambda: self._loop(should_stop))
+            self.profile.stats.end_by(lambda: self._loop(should_stop))
         except LeftBehind:
-            stats, self._alive = Stats(0), {}  # another thread continues, and owns the statistics now
+            owns_stats = False  # another sampling thread goes on with the statistics and the processes
             raise
         finally:
             self._timers.events.close()
-            stats.duration_s = self._end_s or self._elapsed_s()
-            stats.ticks = self._ticks(stats.duration_s)
-            self._count_unclaimed(self._unclaimed)
-            for process in self._alive.values():
-                process.finish()
-            stats.count_cost(self._cpu_at_start)
+            if owns_stats:
+                self._finish()
         return self.profile
+
+    def _finish(self) -> None:
+        stats = self.profile.stats
+        stats.duration_s = self._end_s or self._elapsed_s()
+        stats.ticks = self._ticks(stats.duration_s)
+        self._count_unclaimed(self._unclaimed)
+        for process in self._alive.values():
+            process.finish()
+        stats.count_cost(self._cpu_at_start)
 
     def set_timers(self) -> None:
         """Set the timers and start them.  Raises NotPermitted and UnsupportedTarget."""

@@ -136,7 +136,7 @@ class ProcessSampler:
         sfsample notices a birth or an execve when the thread that called clone(2) or execve(2) is due.
         """
         ran = (t.off_cpu_counters is None or t.files.counters() != t.off_cpu_counters for t in due)
-        if self._pending or not self.threads or any(ran) or (self._blame and self._blame.holders_ran()):
+        if self._pending or not self.threads or any(ran) or (self._blame and self._blame.may_differ()):
             return False
         self._recorder.count_idle(due)
         return True

@@ -47,7 +47,7 @@ def summary_lines(
         rate += f" ({stats.achieved_hz:.1f} Hz)"
     yield f"{counted(stats.samples, 'sample')}{threads} in {stats.duration_s:.1f} s: {rate}"
     if stats.lacks_priority and stats.late_ticks > _MANY_LATE * stats.ticks:
-        yield "          run sfsample as root or with CAP_SYS_NICE: then it gets a CPU at each tick"
+        yield "missed    to miss fewer ticks, run sfsample as root or with CAP_SYS_NICE"
     if stats.ended_by == "target":
         yield "ended     with the target"
     if stats.waiting_for_cpu:
@@ -95,7 +95,7 @@ def no_sample_lines(stats: Stats) -> Iterator[str]:
             yield "--no-perf-events can also sample threads with less CPU time"
         else:
             yield f"no thread used {brief_time(period_ns)} of CPU time, which gives one sample: {cause}"
-            yield f"{remedy}{', without --perf-events' if 'wall' in remedy else ''}"
+            yield f"{remedy}{', without --perf-events' * (not stats.timers_since_s and 'wall' in remedy)}"
         return
     if stats.without_gil:
         yield f"no thread held the GIL in any of {counted(stats.without_gil, 'sample')}"

@@ -17,13 +17,18 @@ from sfsample.formats.gopclntab.places import WRAPPER
 from sfsample.modules.location import Location, PythonPlace, WaitPlace, locate, python_location
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
-from sfsample.process.facts.descriptors import KeptDescriptors, KeptPeers, KeptTables, NearEnd, parse_locks
+from sfsample.process.facts.descriptors import (
+    KeptDescriptors,
+    KeptPeers,
+    KeptTables,
+    NearEnd,
+    contended_locks,
+)
 from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS
 from sfsample.process.facts.thread_facts import FactReader, as_made
 from sfsample.process.had_cpu import RunState
 from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.process import LiveProcess
-from sfsample.process.procfs import read_text
 from sfsample.process.syscall_names import syscall_name
 from sfsample.process.thread import Thread
 from sfsample.process.vm import KeptAnswer
@@ -82,7 +87,7 @@ class WaitFinder:
         peers: KeptPeers | None, *, details: bool,
     ) -> None:  # fmt: skip
         self._process, self._capturer, self._names = process, capturer, names
-        self._peers, self._details = peers, details
+        self.peers, self._details = peers, details
         # thread id -> function that returns what the thread held at its last capture
         self._read_held: dict[int, Callable[[], WaitingThread]] = {}
         # thread id, method of ThreadReader -> its last answer about the thread
@@ -114,7 +119,7 @@ class WaitFinder:
         if not captured.stack.frames:  # a worker of the kernel
             return None
         asleep = self._asleep(thread, captured, run_state)
-        if captured.python is not None and self._peers is not None:
+        if captured.python is not None and self.peers is not None:
             word = asleep.args[0] if asleep and syscall_name(asleep.number) == "futex" else 0
             stopped = None if asleep else captured.snapshot.memory
             self._read_held[thread.tid] = cache(
@@ -128,9 +133,9 @@ class WaitFinder:
         modules = tuple(filter(None, dict.fromkeys(captured.modules)))
         wait = wait_of(waiting, self._context(waiting, {}, modules))
         counters = captured.snapshot.scheduler.after if captured.snapshot.scheduler else None
-        ends = self._facts.peer_links([waiting.call]) if waiting.call and self._peers else {}
-        if self._peers is not None:
-            self._peers.want(ends)
+        ends = self._facts.peer_links([waiting.call]) if waiting.call and self.peers else {}
+        if self.peers is not None:
+            self.peers.want(ends)
         location = self._locate(waiting, wait, modules)
         return FoundWait(location, wait, waiting, captured.python, ends, counters)
 
@@ -265,11 +270,11 @@ class WaitFinder:
         title = self._process.proc.read("cmdline") if self._process.name == "postgres" else None
         words = (title or b"").decode("utf-8", "replace").rstrip("\0").split("\0")
         call = waiting.call.name if waiting.call else None
-        locks = (parse_locks(read_text("/proc/locks")) or ()) if call in FILE_LOCK_CALLS else ()
-        children = self._facts.children() if self._peers and call in CHILD_CALLS else ()
+        locks = contended_locks(waiting.call.descriptors) if waiting.call and call in FILE_LOCK_CALLS else ()
+        children = self._facts.children() if self.peers and call in CHILD_CALLS else ()
         return WaitContext(
             self._process.pid, words, (waiting,), self._tids, {}, name, children=children, locks=locks,
-            peers=self._peers.find(ends) if self._peers else (),
+            peers=self.peers.find(ends) if self.peers else (),
         )  # fmt: skip
 
 

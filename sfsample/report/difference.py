@@ -162,10 +162,10 @@ def count(report: Report, name: str = "", files: int = 1, *, mode: str = "cpu") 
 
 
 def _ticks(report: Report) -> float:
-    """Return the number of ticks that were taken; 0: unknown.
+    """Return the number of ticks that took samples: due ticks less late and spared ticks; 0: unknown.
 
-    The statistics have the exact number of due ticks.  The number is too small if one of several merged
-    reports had no statistics; then duration * rate is the estimate.
+    The statistics count the due ticks.  If one of several merged reports had no statistics, the count is too
+    small, and duration * rate is used instead.
     """
     number, due = report.stats.number, (report.duration_ns or 0) / 1e9 * (report.rate_hz or 0)
     if due and (ticks := number("ticks")) > _LEAST_COUNTED * due:

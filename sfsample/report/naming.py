@@ -13,12 +13,12 @@ from sfsample.recording.sample import StackKey
 from sfsample.report.merge import common_values, rebuild
 from sfsample.report.report import TARGET_FIELDS, WEIGHTS, Report, ReportBuilder, ReportThread, ReportTimeline
 from sfsample.report.stats import ReportStats
-from sfsample.report.waits import lock_name
+from sfsample.report.waits import lock_wait
 from sfsample.symbolize.named_frame import NamedFrame, clean_name
 from sfsample.symbolize.symbolizer import OfflineSymbolizer, Symbolizer
 
 _LINE = re.compile(r":(\d+|None)\)(?=(_\[p\])?$)")  # the line in the text of a Python frame
-_EXACT = ("context", "signal_frame")  # `found` of frames whose pc is no return address
+_EXACT = ("context", "signal_frame")  # values of `found`; the pc of these frames is no return address
 
 
 def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
@@ -45,9 +45,9 @@ def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
     stats["problems"] = [*problems]
     most = stats["most_waiters"] = defaultdict[str, Counter[str]](Counter)  # key: pid, then lock
     for key, number in profile.waiters.most.items():
-        frames = [frame for location in reversed(key.locations) for frame in reversed(named(location))]
-        if name := lock_name(frames):
-            most[str(pid_of(key.process_key))] |= Counter({name: number})
+        wait = lock_wait([frame for location in key.locations for frame in named(location)])
+        if wait and wait.in_table:
+            most[str(pid_of(key.process_key))] |= Counter({wait.name: number})
     return builder.finish()._replace(
         started_ns=profile.started_ns or None,
         rate_hz=profile.stats.rate_hz,

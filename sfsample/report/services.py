@@ -26,7 +26,7 @@ def by_service(report: Report, profile: Profile) -> list[tuple[str, Report]]:
 
 
 def with_service(report: Report, service: str, profile: Profile) -> Report:
-    """Return the report; if it has a label service.name, the new value is that of --label, or `service`."""
+    """If the report has a label service.name, set it to the value of --label, or else to `service`."""
     labels, name = report.labels or {}, clean_name(profile.labels.get(_NAME) or service)
     return report._replace(labels=labels | {_NAME: name}) if _NAME in labels else report
 

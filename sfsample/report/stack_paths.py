@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sfsample.report.report import Report, truncation_mark
 
-_INNERMOST = "context"  # `found` of the innermost frames, which no stepper has found
+_INNERMOST = "context"  # `found` of an innermost frame, which comes from registers, not from a stepper
 
 
 class Label(NamedTuple):

@@ -7,7 +7,8 @@ outermost wait.  A wait further inside belongs to the thread that holds the lock
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import dropwhile, takewhile
+from itertools import takewhile
+from typing import NamedTuple
 
 from sfsample.core.quantities import counted, listed
 from sfsample.core.wait_kind import WaitClass
@@ -15,11 +16,15 @@ from sfsample.modules.location import HELD_BY, IN_POOL, NO_STACK
 from sfsample.report.merge import rebuild, rebuild_stacks
 from sfsample.report.report import WALL, Report, ReportStack
 from sfsample.symbolize.named_frame import NamedFrame
-from sfsample.waiting.thread import C_LIBRARIES, is_file
+from sfsample.waiting.thread import PYTHON_LIBRARIES, RUNTIME_LIBRARIES, is_file
 
 _FOR_THREADS = (WaitClass.LOCK, WaitClass.GIL, WaitClass.CONDITION)  # classes of waits for other threads
 # texts that name no object: one word, or these words
-_NAMELESS = re.compile(r"\[(?!GIL\])(\S+|condition variable|(read|write) lock|chan .*|\S+: pipe)\]")
+_NAMELESS = re.compile(r"\[(?!GIL\])(\S+|condition variable|(read|write|libc) lock|chan .*|\S+: pipe)\]")
+_LIBRARIES = RUNTIME_LIBRARIES + PYTHON_LIBRARIES
+# functions of the libraries of C++ and Rust that are part of a program; files of the library of Python
+_NATIVE_LIBRARY = re.compile(r"(void |<)?std::|__gthread_")
+_PYTHON_LIBRARY = re.compile(r"/python3[^/]*/((asyncio|concurrent|multiprocessing)/|(threading|queue)\.py$)")
 _ROUNDING = 1.01  # factor: the time of a wait is a number of ticks, so it is not exact
 _RUNNING = NamedFrame("[no wait]", "[no wait]")
 
@@ -102,31 +107,58 @@ def _texts(frames: Sequence[NamedFrame]) -> tuple[str, ...]:
 _Holders = defaultdict[str, Counter[str]]  # ns by holder, and by the wait of this holder
 
 
-def lock_name(frames: Sequence[NamedFrame]) -> str | None:
-    """Return the name of what a thread waits for, as in the table; None: the table leaves out the wait.
+class LockWait(NamedTuple):
+    """A stack that waits for a lock, another thread or another process."""
 
-    `frames` begins with the outermost frame.  If the text names no object, the function that waits is added.
-    """
+    name: str  # name in the table; if the wait names no object, with the function that waits
+    holder: Sequence[NamedFrame]  # mark of the holder, its frames, the mark of its own holder, ...; or empty
+    in_table: bool  # False: a wait for a pipe, a socket or a child, without a known holder
+
+
+class LockRow(NamedTuple):
+    """A line of the table of waits."""
+
+    name: str
+    ns: int  # sum of the times that threads waited
+    most: int  # largest number of threads that waited at one tick; 0: unknown
+    holder: str  # share of `ns` with a known holder, and the holder of most of this time; "": unknown
+
+
+def lock_wait(frames: Sequence[NamedFrame]) -> LockWait | None:
+    """Return the wait of a stack; None: the thread runs or is idle.  `frames`: innermost first."""
+    frames = frames[::-1]
     at = next((at for at, frame in enumerate(frames) if frame.kind == "w"), None)
     if at is None or frames[at].found == "idle":
         return None
-    text, has_holder = frames[at].text, len(frames) > at + 1
+    text, holder = frames[at].text, frames[at + 1 :]
     name = f"{text} in {_function(frames[:at]) or '?'}" if _NAMELESS.fullmatch(text) else text
-    return name if has_holder or frames[at].raw in _FOR_THREADS else None
+    return LockWait(name, holder, bool(holder) or frames[at].raw in _FOR_THREADS)
+
+
+def lock_rows(report: Report) -> list[LockRow]:
+    """Return a row for each thing that threads wait for, the longest wait first.
+
+    A row counts all waits with its name, if one of them belongs in the table.
+    """
+    totals, holders = Counter[str](), defaultdict[str, _Holders](lambda: defaultdict(Counter))
+    in_table = set[str]()
+    for stack, ns in zip(report.stacks, report.column(WALL), strict=True):
+        if wait := lock_wait([report.frames[at] for at in stack.frames]):
+            totals[wait.name] += ns
+            in_table |= {wait.name} if wait.in_table else set()
+            if wait.holder:
+                holder, its_wait = _first_holder(wait.holder)
+                holders[wait.name][holder][its_wait] += ns
+    most = report.stats.most_waiters
+    return [LockRow(name, ns, most[name], _held_by(holders[name], ns))
+            for name, ns in totals.most_common() if name in in_table]  # fmt: skip
 
 
 def lock_lines(report: Report, limit: int) -> Iterator[str]:
-    """Yield a line for each thing that threads wait for, if `lock_name` names it, the longest wait first."""
-    totals, holders = Counter[str](), defaultdict[str, _Holders](lambda: defaultdict(Counter))
-    for stack, ns in zip(report.stacks, report.column(WALL), strict=True):
-        frames = [report.frames[at] for at in reversed(stack.frames)]
-        if name := lock_name(frames):
-            totals[name] += ns
-            if behind := [*dropwhile(lambda frame: frame.kind != "w", frames)][1:]:
-                holder, wait = _first_holder(behind)
-                holders[name][holder][wait] += ns
-    for name, ns in totals.most_common(limit):
-        yield f"{ns / 1e9:.2f} s {name}{_at_once(report, name, ns)}{_held_by(holders[name], ns)}"
+    """Yield a line for each of the first `limit` rows of the table."""
+    for row in lock_rows(report)[:limit]:
+        lock = f"{row.ns / 1e9:.2f} s {row.name}{_at_once(row, report.duration_ns)}"
+        yield f"{lock}, {row.holder}" if row.holder else lock
 
 
 def _first_holder(frames: Sequence[NamedFrame]) -> tuple[str, str]:
@@ -140,21 +172,19 @@ def _first_holder(frames: Sequence[NamedFrame]) -> tuple[str, str]:
     return f"{frames[0].text.removeprefix(HELD_BY)}{where}", f" {own[-1].text}" if has_wait else ""
 
 
-def _at_once(report: Report, name: str, ns: int) -> str:
-    most = report.stats.most_waiters[name]
-    are_several = ns > _ROUNDING * most * (report.duration_ns or ns)  # several locks have this name
-    text = f" (at most {counted(most, 'thread')} at once{', for each of several' * are_several})"
-    return text if most else ""
+def _at_once(row: LockRow, duration_ns: int | None) -> str:
+    are_several = row.ns > _ROUNDING * row.most * (duration_ns or row.ns)  # several locks have this name
+    text = f" (at most {counted(row.most, 'thread')} at once{', for each of several' * are_several})"
+    return text if row.most else ""
 
 
 def _held_by(holders: _Holders, ns: int) -> str:
-    """Return the share of the time `ns` with a known holder, and the holder of most of this time."""
     if not holders:
         return ""
     holder, waits = max(holders.items(), key=lambda item: item[1].total())
     share = sum(each.total() for each in holders.values()) / max(1, ns)
     others = ", and others" * (len(holders) > 1)
-    return f", {100 * share:.0f} % of it held by {holder}{max(waits, key=waits.__getitem__)}{others}"
+    return f"{100 * share:.0f} % of it held by {holder}{max(waits, key=waits.__getitem__)}{others}"
 
 
 def _function(frames: Sequence[NamedFrame]) -> str | None:
@@ -163,7 +193,8 @@ def _function(frames: Sequence[NamedFrame]) -> str | None:
 
 
 def _is_own(frame: NamedFrame) -> bool:
-    is_library = is_file(frame.module or "", C_LIBRARIES) or "/asyncio/" in (frame.file or "")
+    is_python = _PYTHON_LIBRARY.search(frame.file or "")
+    is_library = is_python or is_file(frame.module or "", _LIBRARIES) or _NATIVE_LIBRARY.match(frame.text)
     return frame.kind not in ("w", "k") and frame.text not in NO_STACK and not is_library
 
 
@@ -180,5 +211,5 @@ def wait_lines(report: Report, idle: Mapping[str, int], limit: int = 5) -> Itera
     yield f"waiting   {100 * classes.total() / total:.1f} % of the threads' time: {shares}"
     yield from (f"          {line}" for line in lock_lines(report, limit))
     if idle:
-        groups = listed(sorted(idle), limit)
-        yield f"idle      {counted(sum(idle.values()))} of {groups}: they wait for work (--idle shows them)"
+        threads = f"{counted(sum(idle.values()))} of {listed(sorted(idle), limit)}"
+        yield f"idle      {threads}: they sleep or wait for work (--idle shows them)"

@@ -18,7 +18,7 @@ _DEBIAN = ("debian", "ubuntu")
 _REDHAT = ("fedora", "rhel", "centos")
 _SYSTEM_PATHS = ("/usr/", "/lib", "/bin/", "/sbin/")
 _MAX_OS_RELEASE_BYTES = 1 << 16
-# ends of reasons against which no file, flag or restart helps
+# last words of the reasons that no file, flag or restart can mend
 _FINAL = ("its symbol table has no function there", "and its file closed", "does not list")
 _PERF_MAP_HINT = (
     "start node with --perf-basic-prof, python with -X perf, "

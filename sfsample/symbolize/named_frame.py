@@ -42,8 +42,8 @@ class NamedFrame(NamedTuple):
         return self.text.removesuffix("_[i]") if self.inlined else self.text
 
 
-def python_frame(place: PythonPlace, *, executed: bool = False) -> NamedFrame:
-    """Return a Python frame; its text has the line of the definition or, if `executed`, `place.line`."""
+def python_frame(place: PythonPlace, *, executed: bool = True) -> NamedFrame:
+    """Return a Python frame; its text has `place.line` or, unless `executed`, the line of the definition."""
     function, file = clean_name(place.function), clean_name(place.file) if place.file else None
     line = (place.line if executed else None) or place.first_line
     where = f" ({clean_name(place.path or import_path(place.file))}:{line})" if file else ""

@@ -30,7 +30,7 @@ class Stepper(Protocol):
 
 
 def only_this_pc(frame: Frame) -> PcRange:
-    """Return the range of an answer that may differ at the next address."""
+    """Return the range that has only this pc, as the answer may differ at the next address."""
     return frame.pc, frame.pc + 1
 
 

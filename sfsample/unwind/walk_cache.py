@@ -6,7 +6,7 @@ frame has the same fp and label, and all words that the rows read have the same 
 addresses, and saved frame pointers from which a CFA was computed.  A walk depends on nothing else, so neither
 the thread nor the time matters.
 If a word has changed, the part loses the frame that read the word and all later frames, and never grows
-again.  If no frame is left, the key is never cached again, and `RuleCache.walk` steps there.
+again.  A key whose part has no frame left is never cached again: `RuleCache.walk` steps frame by frame.
 Saves: a new stack takes 57-81 us; without this cache 130 us.  Two walks by one entry have the same frame
 objects, so other code can compare stacks quickly (`core.stack.common_tail`).
 """
@@ -105,7 +105,7 @@ class WalkCache:
         return CachedWalk(frames[0].found, needed_fp, unpack, values, owners, frames, end, fp_at)
 
     def _readers(self, frames: Sequence[Frame]) -> tuple[dict[int, int], bool, int | None]:
-        """Return the first reader of each word; True if a CFA needs the first fp; where fp was saved last.
+        """Return (first reader of each word, True if a CFA needs the first fp, address of the last saved fp).
 
         A walk depends on a saved fp if a CFA is computed from it before another frame saves fp.  The reader
         of such a word is the frame that saved the fp.

@@ -20,11 +20,14 @@ from sfsample.waiting.thread import WaitingThread
 
 _COMMAND_MASK, _WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2 = 127, 0, 6, 9, 13  # FUTEX_CMD_MASK, FUTEX_WAIT ...
 _OWNER_MASK, _WAITERS = 0x3FFFFFFF, 0x80000000  # FUTEX_TID_MASK, FUTEX_WAITERS
+_PRIVATE = 128  # FUTEX_PRIVATE_FLAG
+_GUARD_WAITED_FOR = 0x10100  # libstdc++'s guard of a static variable: pending_bit, waiting_bit
 _CONTENDED = 2  # value of the futex word of a mutex with waiters
 _ROBUST = 16  # PTHREAD_MUTEX_ROBUST_NORMAL_NP
 _KIND_END = 0x200  # every __kind is smaller: the type, and bits for robust, inheriting, shared, elided
 # -32: bytes from the list entry of a robust mutex to its futex word, see set_robust_list(2)
 _FUTEX_OFFSET = (1 << 64) - 32
+_NODE_BYTES = 1024  # the word on which musl waits for a condition variable is nearer to the end of the stack
 _MAX_WAITERS = 1 << 20  # waiters; a larger count is not believed
 _WRITE_PHASE, _READERS_SHIFT = 1, 3  # PTHREAD_RWLOCK_WRPHASE and _READER_SHIFT of a rwlock's __readers
 _WRITER_WAITS = 6  # PTHREAD_RWLOCK_WRLOCKED and RWAITING, without WRPHASE: readers hold the lock
@@ -73,15 +76,21 @@ def lock_of(thread: WaitingThread, alive: Container[int], sleepers: Mapping[int,
     word, operation, value, timeout = call.syscall.args[:4]
     command, value = operation & _COMMAND_MASK, value & 0xFFFFFFFF
     futex, functions = _Futex(word, value, thread.memory, alive, thread.ns_tid), set(thread.functions)
+    # The owner of a lock that processes may share is perhaps a thread of another process.
+    shared = futex if operation & _PRIVATE else futex._replace(alive=range(1, _OWNER_MASK + 1))
     if command in (_LOCK_PI, _LOCK_PI2):
         return _priority_inheriting(futex)
     if value & _WAITERS and command in (_WAIT, _WAIT_BITSET):
-        return _robust(futex) if thread.in_c_library else None
+        return _robust(shared) if thread.in_c_library else None
     if value == _CONTENDED and functions & _MUTEX_FUNCTIONS.get(command, set()):
-        return _mutex(futex)
+        is_of_musl = not functions.isdisjoint(_CONDITION) and 0 < word - call.syscall.sp < _NODE_BYTES
+        return None if is_of_musl else _mutex(shared)
+    near = {*thread.functions[:2]}  # the function that is called once may wait further inside
+    if near & {"pthread_once", "pthread_once_slow"} or ("syscall" in near and value == _GUARD_WAITED_FOR):
+        return Lock(WaitKind.ONCE, word, None)
     for names, lock in _LOCKS:
         if functions & set(names):
-            return lock(futex)
+            return lock(shared)
     if command not in (_WAIT, _WAIT_BITSET):
         return None
     join = _join(futex)
@@ -238,7 +247,6 @@ def _join(futex: _Futex) -> Lock | None:
 
 
 _LOCKS: tuple[tuple[tuple[str, ...], Callable[[_Futex], Lock | None]], ...] = (
-    (("pthread_once", "cxa_guard_acquire"), lambda futex: Lock(WaitKind.ONCE, futex.word, None)),
     (_CONDITION, _condition),
     (("pthread_rwlock_rdlock", "pthread_rwlock_timedrdlock", "pthread_rwlock_clockrdlock"), _read_lock),
     (("pthread_rwlock_wrlock", "pthread_rwlock_timedwrlock", "pthread_rwlock_clockwrlock"), _write_lock),

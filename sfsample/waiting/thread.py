@@ -12,6 +12,8 @@ from sfsample.symbolize.named_frame import NamedFrame
 
 # beginnings of the file names of the C library's modules
 C_LIBRARIES = ("libc.so", "libc-2.", "libpthread", "ld-linux", "ld-musl", "libresolv", "librt", "[vdso]")
+RUNTIME_LIBRARIES = (*C_LIBRARIES, "libstdc++.", "libgcc_s.", "libc++.")  # the same for C and C++
+PYTHON_LIBRARIES = (*C_LIBRARIES, "python", "libpython")  # the same for C and CPython
 
 
 class WaitingThread(NamedTuple):

@@ -113,7 +113,7 @@ class Watch:
 
         def should_stop() -> bool:
             nonlocal ticks
-            if ticks != self._recorder.stats.ticks:  # so systemd notices a tick that never ends
+            if ticks != self._recorder.stats.ticks:  # only after a tick, so systemd notices an endless one
                 self._say_alive()
             ticks = self._recorder.stats.ticks
             is_cut = options is None and (self.door.is_due() or self.triggers.is_due())

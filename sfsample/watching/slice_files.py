@@ -82,7 +82,7 @@ class SliceFiles:
             self._list()
 
     def free_path(self, begin_s: float | None = None) -> str:
-        """Return a free path, named by the second in which a slice begins (None: now), or a later second."""
+        """Return an unused path; its name has the second in which a slice begins (None: now), or the next."""
         first = int(time.time() if begin_s is None else begin_s)
         times = (utc(second, _TIME_FORMAT) for second in count(first))
         paths = (os.path.join(self.directory, f"{self._label}-{begin}{self._suffix}") for begin in times)

@@ -168,9 +168,15 @@ def test_search_and_placeholder_fit_their_places(browser, tmp_path):
 
 
 def test_header_has_readable_labels_and_counts_others(browser, tmp_path):
-    labels = {"process.linux.cgroup": "/a", "host.name": "db1", "service.name": "shop", "team": "a"}
+    labels = {
+        "comm": "x",
+        "process.linux.cgroup": "/a",
+        "host.name": "db1",
+        "service.name": "shop",
+        "team": "a",
+    }
     with Page(browser, tmp_path, full()._replace(labels=labels)) as page:
-        assert page.text("#labels") == "team=a, service.name=shop and 2 labels"
+        assert page.text("#labels") == "team=a, service.name=shop and 3 labels"
         assert "process.linux.cgroup=/a" in page.js("document.getElementById('labels').title")
 
 
@@ -211,6 +217,17 @@ GO_FUNCTIONS = {
     "github.com/prometheus/client_golang/prometheus.(*Registry).Gather": "packages",
     "main.work": "mine", "shop/orders.(*Cart).total": "mine", "cspin": "native code",
 }  # fmt: skip
+
+
+def test_legend_has_owners_that_only_call_others(browser, tmp_path):
+    builder, path = ReportBuilder(), "/srv/venv/lib/python3.12/site-packages/flask/app.py"
+    flask = NamedFrame("f (flask/app.py:1)", "f", file=path, kind="p", found="python")
+    builder.add(
+        ReportThread("p", "p"), [NamedFrame("c", "c", module="/lib/libc.so.6"), flask], "outermost", (1,)
+    )
+    with Page(browser, tmp_path, builder.finish()) as page:
+        lines = "[...document.getElementById('legend').children].map((line) => line.textContent)"
+        assert page.js(lines) == ["native code 100.0 %", "packages 0.00 %"]
 
 
 def test_go_is_coloured_by_runtime_standard_library_packages_and_mine(browser, tmp_path):

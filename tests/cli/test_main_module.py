@@ -46,6 +46,12 @@ def test_ctrl_c_while_modules_are_imported_ends_the_process_silently(start: str,
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
+def test_ctrl_c_is_handled_before_large_modules_are_imported() -> None:
+    code = "import sys; import sfsample.__main__; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert not {"enum", "functools", "signal"} & {*done.stdout.split()}
+
+
 @pytest.mark.parametrize("start", STARTS)
 def test_ctrl_c_while_a_command_runs_aborts_it(start: str) -> None:
     module = "sfsample.report.formats.folded"  # imported when the format of the input is known

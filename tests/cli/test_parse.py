@@ -286,6 +286,12 @@ def test_tasks_need_wall_mode_and_all_threads(flags: tuple[str, ...]) -> None:
     assert parse(["1", "--tasks", "--mode", "wall"]).options.tasks
 
 
+@pytest.mark.parametrize("command", ["record", "top"])
+def test_blame_needs_wall_mode(command: str) -> None:
+    assert "blame needs mode wall" in usage_error(command, "1", "--blame")
+    assert parse([command, "1", "--blame", "--mode", "wall"]).options.blame
+
+
 def test_kernel_frames_are_those_of_running_threads_unless_asked() -> None:
     options = [parse(["1", *flags]).options.kernel for flags in ([], ["--kernel"], ["--no-kernel"])]
     assert options == [None, True, False]

@@ -242,7 +242,7 @@ def barrier():
 
 
 def semlocks():
-    """Threads wait for an RLock of multiprocessing, for a Lock in a `with`, and for a semaphore."""
+    """Threads wait for an RLock of multiprocessing, a Lock in a `with`, a semaphore, and room in a Queue."""
     recursive, plain, none = multiprocessing.RLock(), multiprocessing.Lock(), multiprocessing.Semaphore(0)
 
     def hold():
@@ -261,7 +261,12 @@ def semlocks():
         here()
         lock.acquire()
 
-    held, once = threading.Event(), multiprocessing.Lock()
+    def put():
+        queue.put(0)
+        here()
+        queue.put(1)
+
+    held, once, queue = threading.Event(), multiprocessing.Lock(), multiprocessing.Queue(1)
     threading.Thread(target=hold).start()
     held.wait()
     threading.Thread(target=twice).start()
@@ -271,6 +276,9 @@ def semlocks():
         threading.Thread(target=want, args=(lock,)).start()
         while len(ids) < number + 3:
             pass
+    threading.Thread(target=put).start()
+    while len(ids) < 6:
+        pass
     tell()
 
 

@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.core.arch import AMD64
+from sfsample.core.arch import AARCH64, AMD64
 from tests.live.targets import ARCH
 
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the target with")
 
 
 _GO = Path(__file__).parents[1] / "fixtures" / "go"
+GO_VERSIONS = ["1.19", "1.24", "1.27"] if ARCH is AMD64 else ["1.19", "1.27"]
+needs_go = pytest.mark.skipif(ARCH not in (AMD64, AARCH64), reason="no Go programs for this machine")
 LOOP_TURNS = 20_000_000 if ARCH is AMD64 else 500_000_000  # longer than a sample takes, also under emulation
 # Loads and unloads a.so and b.so in turn, which therefore get the same addresses.
 HOST = """
@@ -64,6 +66,7 @@ def started(
 def unpack_go(directory: Path, name: str, version: str) -> Path:
     """Return the program `name` as Go `version` has built it (scripts/build-go-fixtures), in a directory."""
     program = directory / name
-    program.write_bytes(lzma.decompress((_GO / f"{name}-{version}.xz").read_bytes()))
+    place = _GO if ARCH is AMD64 else _GO / ARCH.name
+    program.write_bytes(lzma.decompress((place / f"{name}-{version}.xz").read_bytes()))
     program.chmod(0o755)
     return program

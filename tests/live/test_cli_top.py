@@ -70,6 +70,34 @@ def test_top_shows_functions_and_obeys_keys(terminal, workload):
     assert terminal.settings() == before
 
 
+def test_top_shows_locks_and_their_holders(terminal):
+    script = (
+        "import threading, time\nlock = threading.Lock()\n"
+        "def take_job():\n    with lock: pass\n"
+        "def hold():\n    with lock:\n        threading.Thread(target=take_job).start()\n"
+        "        time.sleep(1e6)\nhold()"
+    )
+    with subprocess.Popen([sys.executable, "-c", script]) as process:
+        try:
+            wait_until(lambda: len(os.listdir(f"/proc/{process.pid}/task")) > 1, "it has two threads")
+            flags = ("--mode", "wall", "--blame", "--python", "only", "--window", "10m")
+            terminal.resize(60, 10)
+            terminal.run(f"LC_ALL=C {top(process.pid, *flags)}")
+            terminal.wait_for(r"(?m)^ +\d\d.\d % .*  \[threading.Lock\]")
+            terminal.keys("w")
+            terminal.wait_for(r"(?m)^ *\d+\.\d\d s  \d\d.\d % +1   \[threading.Lock\] in take_job \(")
+            terminal.wait_for(r"(?m)^ +\d+ % of it held by \S+, in hold \(<string>:")
+            terminal.keys("Enter")
+            terminal.wait_for(r"\(waits for \[threading.Lock\](.|\n)*  0.0 %  100.0 %   take_job \(")
+            terminal.keys("Escape")
+            terminal.wait_for("AT ONCE   THREADS WAIT FOR")
+            terminal.keys("q")
+            terminal.wait_for("left=0")
+            assert tracers(process.pid) == set()
+        finally:
+            process.kill()
+
+
 def test_top_follows_the_size_of_the_terminal(terminal, workload):
     terminal.run(top(workload, "--window", "10m"))  # so long that a row stays, also on a busy machine
     terminal.wait_for(r"workload$|workload\n")

@@ -9,6 +9,7 @@ import pytest
 import sfsample
 from sfsample.core.stack import Found, StopReason
 from sfsample.recording.profile import Profile
+from tests.live.hanging import wait_for_calls
 from tests.live.recording import record_samples
 from tests.live.targets import started, wait_until_busy
 
@@ -119,3 +120,29 @@ def test_every_stack_is_whole(tmp_path, flags):
             ("__clone", "start"),
         }
         assert {line[1] for line in working if line[-1:] == ["order"]} <= {"qsort_r"}
+
+
+WAITS = """
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t never = PTHREAD_COND_INITIALIZER;
+int main(void)
+{
+    pthread_mutex_lock(&lock);
+    printf("ready %d\\n", getpid()); fflush(stdout);
+    for (;;) pthread_cond_wait(&never, &lock);
+}
+"""
+
+
+@pytest.mark.parametrize("flags", [(), ("-static",)], ids=["dynamic", "static"])
+def test_condition_variable_is_no_mutex(tmp_path, flags):
+    program = tmp_path / "musl"
+    subprocess.run(["musl-gcc", "-x", "c", "-", "-o", program, *flags], input=WAITS, text=True, check=True)
+    with started([str(program)]) as target:
+        wait_for_calls(target.pid, futex=1)
+        profile = record_samples(target.pid, 10, mode="wall", waits=True)
+        target.assert_unharmed()
+    assert {frame.text for frame in sfsample.named(profile).frames if frame.kind == "w"} == {"[futex]"}

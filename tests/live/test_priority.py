@@ -5,10 +5,14 @@ Where the kernel does not permit this, nothing changes.
 
 import contextlib
 import os
+import sys
+import time
 
 import pytest
 
 import sfsample
+from sfsample import api
+from sfsample.cli import main
 from sfsample.process.had_cpu import OwnRun
 from sfsample.process.priority import RealTimePriority, avoid_preempting
 from sfsample.process.proc_text import parse_last_run
@@ -22,6 +26,14 @@ from tests.live.targets import HANG_S, fixture, running
 
 pytestmark = pytest.mark.live
 
+_BUSY = """
+import os, sys, time
+with open(sys.argv[1], "w") as file:
+    file.write(str(os.sched_getscheduler(0)))
+while time.process_time() < 0.5:
+    pass
+"""
+
 
 def may_have_real_time_priority() -> bool:
     """Whether the kernel permits real-time priority."""
@@ -31,6 +43,23 @@ def may_have_real_time_priority() -> bool:
         return False
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     return True
+
+
+def test_profile_is_written_at_real_time_priority(monkeypatch, tmp_path):
+    """The program that sfsample starts, and sfsample after the recording, have the usual priority."""
+    policies, render = set(), api.render
+
+    def rendering(*arguments, **options):
+        until = time.process_time() + 0.1
+        while time.process_time() < until:
+            policies.add(os.sched_getscheduler(0))
+        return render(*arguments, **options)
+
+    monkeypatch.setattr(api, "render", rendering)
+    program = [sys.executable, "-c", _BUSY, str(tmp_path / "policy")]
+    assert main(["record", "-q", "-o", str(tmp_path / "out.html"), "--", *program]) == 0
+    assert policies == {os.SCHED_OTHER, *[os.SCHED_RR] * may_have_real_time_priority()}
+    assert [os.sched_getscheduler(0), (tmp_path / "policy").read_text()] == [os.SCHED_OTHER, "0"]
 
 
 @pytest.mark.parametrize("pids", [1, 2])

@@ -204,14 +204,16 @@ def test_threads_at_a_barrier_name_it_and_count_those_that_have_arrived(python):
 
 
 def test_only_an_rlock_of_multiprocessing_has_a_certain_owner(python):
-    with hung(python, "semlocks") as (pid, [holder, twice, recursive, plain, semaphore]):
-        dump = dump_when(pid, lambda dump: "multiprocessing.Lock 0x" in str(waits(dump).get(plain)))
+    with hung(python, "semlocks") as (pid, [holder, twice, recursive, plain, semaphore, full]):
+        dump = dump_when(pid, lambda dump: "multiprocessing.Lock 0x" in str(waits(dump).get(plain))
+                                           and waits(dump).get(full))  # fmt: skip
         found = waits(dump)
         assert (found[recursive]["kind"], found[recursive]["tid"]) == ("rlock", holder)
         assert found[recursive]["what"].startswith("multiprocessing.RLock 0x")
         assert (found[plain]["tid"], found[plain]["note"]) == (holder, "in a with statement")
         assert (found[twice]["tid"], found[twice]["note"]) == (None, "last taken by itself")
         assert "multiprocessing" not in str(found.get(semaphore))
+        assert found[full]["kind"] == "semaphore", "room in a Queue of one item is no lock"
         assert deadlocks(dump) == []  # another process may release the Lock
 
 

@@ -73,7 +73,7 @@ def test_refused_recording_closes_its_files():
 
 
 def fill(pauses: Pauses) -> None:
-    """Count a pause of each length that is told apart, so that further pauses take no memory."""
+    """Count a pause in each class of lengths, so that further pauses take no memory."""
     for exponent in range(8):
         for digits in range(100, 1000):
             pauses.add(digits * 10**exponent)

@@ -35,7 +35,9 @@ static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
 static sem_t room;
 static pthread_barrier_t all;
 static int ends[2], sockets[2];
-static char byte, fifo[4096];
+static char byte, fifo[4096], other_fifo[4096];
+static pthread_once_t table = PTHREAD_ONCE_INIT;
+static void begin(void) { write(ends[1], "x", 1); for (;;) sleep(1000); }
 static void *holds(void *p) { pthread_mutex_lock(&cache_lock); write(ends[1], "x", 1); for (;;) sleep(1000); }
 static void *waits_mutex(void *p) { pthread_mutex_lock(&cache_lock); return 0; }
 static void *waits_cond(void *p)
@@ -48,6 +50,17 @@ static void *waits_barrier(void *p) { pthread_barrier_wait(&all); return 0; }
 static void *waits_pipe(void *p) { read(ends[0], &byte, 1); return 0; }
 static void *waits_socket(void *p) { recv(sockets[0], &byte, 1, 0); return 0; }
 static void *waits_fifo(void *p) { open(fifo, O_RDONLY); return 0; }
+static void *waits_select(void *p)
+{
+    int end = open(other_fifo, O_RDWR);
+    fd_set set;
+    FD_ZERO(&set); FD_SET(end, &set);
+    select(end + 1, &set, 0, 0, 0);
+    return 0;
+}
+static void *begins(void *p) { flockfile(stderr); pthread_once(&table, begin); return 0; }
+static void *waits_once(void *p) { pthread_once(&table, begin); return 0; }
+static void *waits_stdio(void *p) { fputs("x", stderr); return 0; }
 static void *waits_child(void *p) { waitpid(-1, 0, 0); return 0; }
 static void *waits_poll(void *p)
 {
@@ -58,10 +71,13 @@ static void *waits_poll(void *p)
 int main(int count, char **arguments)
 {
     void *(*all_of_them[])(void *) = {waits_mutex, waits_mutex, waits_cond, waits_sem, waits_barrier,
-                                      waits_pipe, waits_socket, waits_fifo, waits_child, waits_poll};
+                                      waits_pipe, waits_socket, waits_fifo, waits_child, waits_poll,
+                                      waits_once, waits_stdio, waits_select};
     pthread_t thread;
     snprintf(fifo, sizeof fifo, "%s.fifo", arguments[0]);
     mkfifo(fifo, 0600);
+    snprintf(other_fifo, sizeof other_fifo, "%s.other", arguments[0]);
+    mkfifo(other_fifo, 0600);
     pipe(ends);
     socketpair(AF_UNIX, SOCK_STREAM, 0, sockets);
     sem_init(&room, 0, 0);
@@ -69,7 +85,9 @@ int main(int count, char **arguments)
     if (!fork()) for (prctl(PR_SET_PDEATHSIG, SIGKILL);;) pause();
     pthread_create(&thread, 0, holds, 0);
     read(ends[0], &byte, 1);
-    for (int i = 0; i < 10; i++) pthread_create(&thread, 0, all_of_them[i], 0);
+    pthread_create(&thread, 0, begins, 0);
+    read(ends[0], &byte, 1);
+    for (int i = 0; i < 13; i++) pthread_create(&thread, 0, all_of_them[i], 0);
     puts("ready"); fflush(stdout);
     for (;;) pause();
 }
@@ -79,6 +97,9 @@ FRAMES = {
     "waits_cond": ("[condition variable work]", "condition"), "waits_sem": ("[semaphore room]", "condition"),
     "waits_barrier": ("[barrier all]", "condition"), "waits_pipe": ("[read: pipe]", "pipe"),
     "waits_socket": ("[recvfrom: unix]", "network"), "waits_child": ("[child]", "child"),
+    "waits_select": ("[pselect6: pipe]", "pipe"),
+    "begins": ("[sleep]", "sleep"), "waits_once": ("[initialisation table]", "lock"),
+    "waits_stdio": ("[libc lock]", "lock"),
     "waits_poll": ("[poll]", "event"), "waits_fifo": ("[open fifo]", "pipe"), "main": ("[signal]", "signal"),
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Stack, StopReason
 from sfsample.core.wait_kind import WaitKind
 from sfsample.modules.location import UNSEEN, Location
+from sfsample.process.facts.descriptors import NearEnd
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.recording.blame import Blame
 from sfsample.recording.due_threads import SampledThread
@@ -32,6 +33,9 @@ class Counted:
     def flush(self, _thread):
         pass
 
+    def count_idle(self, _threads):
+        pass
+
     def is_brief(self, _thread):
         return False
 
@@ -55,6 +59,7 @@ class FakeProcess:
         self._answers = {tid: list(each) for tid, each in (owners or {}).items()}
         self._unseen, self._running = unseen, running
         self.waits = self
+        self.peers = SimpleNamespace(unsearched=dict, has_news=lambda _: False)
 
     def holder(self, _waiter, found):
         tid = found.wait.tid
@@ -136,6 +141,27 @@ def test_a_process_of_several_threads_is_named_without_a_thread():
 def test_a_process_that_cannot_be_opened_has_not_changed():
     recorder = counted(thread(1, "a", 9), owners={9: [(7, 0)] * 2})
     assert (recorder.stacks[1], recorder.stats.holders_changed) == (["a"], 0)
+
+
+def test_holders_that_the_last_tick_did_not_find_are_searched_again():
+    waiting, other = thread(1, "a", 9), FakeProcess(7)
+    own = FakeProcess(0, waiting, owners={9: [(7, 0), None, None, None]})
+    blame = Blame(Counted(), own, {7: other}.get)
+    blame.postpone(waiting, Capture.READ)
+    blame.count()
+    assert blame.may_differ(), "process 7 had no threads yet: it was recorded for the first time"
+    blame.postpone(waiting)
+    blame.count()
+    assert not blame.may_differ()
+    waiting.wait = waiting.wait._replace(ends={"pipe:[5]": NearEnd(5)})
+    own.peers.has_news = lambda ends: ends == {"pipe:[5]": NearEnd(5)}
+    blame.postpone(waiting)
+    blame.count()
+    assert blame.may_differ(), "another process has searched for the other end, or a search is permitted"
+    own.peers.unsearched = lambda _: {}
+    blame.postpone(waiting)
+    blame.count()
+    assert not blame.may_differ(), "a search has found that no process has the other end"
 
 
 def test_a_thread_that_has_run_since_a_late_capture_is_not_counted_for_that_wait():

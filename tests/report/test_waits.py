@@ -1,5 +1,7 @@
 """Classes of waits in reports and formats."""
 
+import pytest
+
 from sfsample.report.formats import FORMATS, parse
 from sfsample.report.formats.html import page_data
 from sfsample.report.report import OUTERMOST, SAMPLES, WALL, Report, ReportBuilder, ReportThread
@@ -89,6 +91,13 @@ def test_nameless_lock_of_a_task_has_the_name_of_the_first_function_outside_asyn
     assert [*lock_lines(made(("a", [lock, acquire, handle], 10)), 5)] == ["0.10 s [asyncio.Lock] in handle"]
 
 
+@pytest.mark.parametrize("library", ["libpython3.11.so.1.0", "python3.12", "libstdc++.so.6", "libc.so.6"])
+def test_a_lock_without_a_name_has_that_of_no_function_of_a_runtime_library(library: str) -> None:
+    lock = NamedFrame("[threading.Lock]", "[threading.Lock]", "lock", kind="w", found="wait")
+    takes = NamedFrame("acquire_timed", "acquire_timed", module=f"/usr/bin/{library}")
+    assert [*lock_lines(made(("a", [lock, takes, MAIN], 10)), 5)] == ["0.10 s [threading.Lock] in main"]
+
+
 def test_nameless_channel_has_the_name_of_the_function_that_waits_for_it() -> None:
     receive = NamedFrame("[chan receive]", "[chan receive]", "condition", kind="w", found="wait")
     assert [*lock_lines(made(("a", [receive, MAIN], 10)), 5)] == ["0.10 s [chan receive] in main"]
@@ -104,15 +113,26 @@ def test_table_of_waits_has_the_time_and_the_holder() -> None:
         "waiting   70.0 % of the threads' time: lock 70.0 %",
         "          0.40 s [mutex] in main, 75 % of it held by writer, in flush",
         "          0.30 s [mutex a], 33 % of it held by writer, in main [sleep]",
-        "idle      20 samples of e: they wait for work (--idle shows them)",
+        "idle      20 samples of e: they sleep or wait for work (--idle shows them)",
     ]
     assert [*wait_lines(made(("f", [MAIN], 10)), {})] == []
 
 
 def test_a_lock_without_a_name_has_that_of_its_taker() -> None:
-    for text in ("[condition variable]", "[read lock]"):
+    for text in ("[condition variable]", "[read lock]", "[libc lock]"):
         frame = NamedFrame(text, text, "condition", kind="w", found="wait")
         assert [*lock_lines(made(("a", [frame, TAKES, MAIN], 10)), 5)] == [f"0.10 s {text} in main"]
+
+
+def test_functions_of_the_libraries_of_python_and_cpp_take_no_lock() -> None:
+    queue = NamedFrame("Queue.put (queue.py:1)", file="/usr/lib/python3.12/queue.py", kind="p")
+    own = NamedFrame("put (queue.py:1)", file="/app/queue.py", kind="p")
+    assert [*lock_lines(made(("a", [MUTEX, queue, own], 10)), 5)] == ["0.10 s [mutex] in put (queue.py:1)"]
+    header = [
+        NamedFrame(text)
+        for text in ("__gthread_lock(int)", "std::mutex::lock()", "<std::sys::Mutex>::lock", "app::get()")
+    ]
+    assert [*lock_lines(made(("a", [MUTEX, *header, MAIN], 10)), 5)] == ["0.10 s [mutex] in app::get()"]
 
 
 def waiters(**most: dict[str, int]) -> ReportStats:
@@ -184,4 +204,5 @@ def test_pipes_and_sockets_are_in_the_table_if_a_holder_is_known() -> None:
     report = made(
         ("a", [FLUSH, HELD, pipe, MAIN], 30), ("b", [pipe, MAIN], 10), ("c", [port, MAIN], 70)
     )  # fmt: skip
-    assert [*lock_lines(report, 5)] == ["0.30 s [read: pipe] in main, 100 % of it held by writer, in flush"]
+    assert [*lock_lines(report, 5)] == ["0.40 s [read: pipe] in main, 75 % of it held by writer, in flush"]
+    assert [*lock_lines(report, 0)] == []

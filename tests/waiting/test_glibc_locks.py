@@ -103,6 +103,40 @@ def test_thread_to_which_the_kernel_has_given_a_mutex_does_not_wait_for_itself()
     assert lock_of(woken._replace(ns_tid=7), ALIVE, NONE) == Lock("mutex", AT, None, "which it has just got")
 
 
+def test_mutex_that_processes_share_may_have_its_owner_in_another_process() -> None:
+    shared = WAIT & ~128
+    assert find_lock("pthread_mutex_lock", AT, shared, 2, mutex(owner=99)) == Lock("mutex", AT, 99)
+    assert find_lock("pthread_mutex_lock", AT, shared, 2, mutex()) == Lock("mutex", AT, 7)
+    word = 99 | 0x80000000
+    robust = find_lock(None, AT, shared, word, words(AT, {0: word, 8: 99, 16: 16}))
+    assert robust == Lock("mutex", AT, 99)
+    held = words(AT, {0: 1 | 2 | 1 << 3, 24: 99})
+    reader = find_lock("pthread_rwlock_rdlock", AT + 8, shared, 3, held)
+    assert reader == Lock("read lock", AT, 99, "for writing")
+    assert find_lock("pthread_rwlock_rdlock", AT + 8, shared, 3, words(AT, {0: 3})) is None, "no writer"
+
+
+def test_condition_variable_of_musl_is_no_mutex() -> None:
+    call = futex(AT, WAIT, 2)
+    for sp, expected in ((AT - 200, None), (AT - 5000, Lock("mutex", AT, 7)), (AT + 8, Lock("mutex", AT, 7))):
+        asleep = call._replace(syscall=call.syscall._replace(sp=sp))
+        waiting = thread("pthread_cond_timedwait", "|", "main", call=asleep, memory=mutex()).waiting
+        assert lock_of(waiting, ALIVE, NONE) == expected
+
+
+def once(*functions: str, value: int = 5) -> Lock | None:
+    waiting = thread(*functions, "|", "main", call=futex(AT, 0, value), memory=words(AT, {})).waiting
+    return lock_of(waiting, ALIVE, NONE)
+
+
+def test_initialisation_by_another_thread_is_recognised_near_the_call() -> None:
+    assert once("__pthread_once_slow.isra.0") == Lock("once", AT, None)
+    assert once("futex_wait", "__pthread_once") == Lock("once", AT, None)
+    assert once("syscall", value=0x10100) == Lock("once", AT, None), "a static variable of C++"
+    assert once("syscall") is None
+    assert once("f", "g", "__pthread_once_slow") is None, "the function that is called once waits itself"
+
+
 def test_robust_mutex_has_its_owner() -> None:
     contended = 7 | 0x80000000
     words_of = {0: contended, 8: 7, 16: 16}

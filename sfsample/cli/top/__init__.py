@@ -21,14 +21,13 @@ from sfsample.cli.environment import symbol_options
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.record_options import TopCommand
 from sfsample.cli.terminal import say, spelled
-from sfsample.cli.top.view import FAINT, PLAIN, SELECTED, TITLE, FunctionName, Line, TopView
+from sfsample.cli.top.view import FAINT, PLAIN, SELECTED, TITLE, FindFrames, Line, TopView
 from sfsample.core.checkpoint import SUSPEND_LOCK
+from sfsample.core.quantities import listed
 from sfsample.errors import NoThread, SfsampleError, UsageError
-from sfsample.modules.location import Location
 from sfsample.process.thread_files import open_many
 from sfsample.recording.profile import LiveWindow
 from sfsample.recording.stats import check_begun
-from sfsample.symbolize.symbolizer import Symbolizer
 
 try:
     import curses
@@ -123,9 +122,8 @@ class _Session:
     def __init__(self, command: TopCommand, pids: list[int], interrupt: Interrupt) -> None:
         self._command, self._pids, self._interrupt = command, pids, interrupt
         self._window = LiveWindow(command.options.rate, command.window)
-        self._view = TopView(", ".join(map(str, pids)))
+        self._view = TopView(", ".join(map(str, pids)), blame=command.options.blame)
         self._symbol_options = symbol_options(command.names, quiet=True, python=command.options.python)
-        self._find_names = cache(self._names_at)
         self.stopping = False
         self._started_s, self._cpu_at_start_s = time.monotonic(), time.process_time()
 
@@ -169,18 +167,14 @@ class _Session:
 
     def _draw(self, screen: Screen) -> None:
         window, view, profile = self._window, self._view, self._window.profile
-        view.title = ", ".join(f"{profile.processes.get(pid, '?')} {pid}" for pid in self._pids)
+        view.title = listed([f"{profile.processes.get(pid, '?')} {pid}" for pid in self._pids], 2)
         now_ns = round((time.monotonic() - self._started_s) * 1e9)
         with SUSPEND_LOCK:
-            view.update(window.last(now_ns), self._find_names, profile, min(now_ns, window.length_ns))
+            view.update(window.last(now_ns), self._find_frames, profile, min(now_ns, window.length_ns))
         overhead = (time.process_time() - self._cpu_at_start_s) * 1e9 / max(now_ns, 1)
         screen.draw(view.screen(*screen.size, profile.stats, overhead, window.length_ns / 1e9))
 
     @cached_property
-    def _symbolizer(self) -> Symbolizer:
-        """The symbolizer; made at the first use, when the root directories of the processes are known."""
-        return api.symbolizer(self._window.profile, self._symbol_options)
-
-    def _names_at(self, location: Location) -> list[FunctionName]:
-        module = location.module.path.rpartition("/")[2] if location.module else ""
-        return [(frame.text, module) for frame in self._symbolizer.frames(location)]
+    def _find_frames(self) -> FindFrames:
+        """Names locations; made at the first use, when the root directories of the processes are known."""
+        return cache(api.symbolizer(self._window.profile, self._symbol_options).frames)

@@ -3,7 +3,8 @@
 Go notes no owner of a lock.  So sfsample names no holder, and no goroutine that should send to a channel.
 sfsample knows only which goroutines have a pending deferred Unlock, how many readers an RWMutex has, and how
 many Done calls a WaitGroup lacks.  A finding is a "DEADLOCK" only if each goroutine of a ring waits for a
-lock that only the next goroutine has deferred to unlock, and none of the ring has run between two looks.
+lock that only the next goroutine has deferred to unlock, none of the ring has run between two looks, and no
+function in their stacks unlocks a lock without `defer`: the deferred Unlock may be for a later Lock.
 
 Source: Go, src/sync (Mutex: state, sema; RWMutex: w, writerSem, readerSem, readerCount, readerWait;
 WaitGroup: state, sema; Once: done, m), src/runtime/chan.go (hchan); unchanged from Go 1.19 to 1.27.
@@ -21,12 +22,15 @@ from sfsample.dumping.diagnose.wait_graph import Node, cycles
 from sfsample.dumping.diagnose.wording import Finding, format_seconds
 from sfsample.dumping.goroutines import is_of_runtime
 from sfsample.dumping.model import GoroutineGroup, GoroutineMember, ProcessDump
+from sfsample.formats.gopclntab.places import WRAPPER
 from sfsample.runtimes.go.waits import LOCK_STATES, OBJECT_START
 from sfsample.symbolize.named_frame import NamedFrame
 
 _LOCK_KINDS = ("mutex", "write lock", "read lock", "once")
 _FOUND_KINDS = (*_LOCK_KINDS, "wait group", "nil channel")  # kinds of waits that are findings, in order
-_RUNTIME = ("runtime.", "sync.", "internal/")
+# starts of the names of functions that only take locks, or that say less about a wait than their caller
+_OF_LOCKS = ("runtime.", "sync.", "internal/sync.")
+_OF_LIBRARY = ("runtime.", "sync.", "internal/", "syscall.", "time.", "io.", "os.", "net.", "crypto/tls.")
 _COND_WAIT = "sync.(*Cond).Wait"
 _LOCK_SLOW = "sync.(*Mutex).lockSlow"
 _STOP_THE_WORLD = "runtime.stopTheWorldWithSema"
@@ -81,8 +85,9 @@ class Waiting(NamedTuple):
 
 
 def place_of(functions: Sequence[NamedFrame]) -> str:
-    """Return the innermost function of the program, with file and line; "": no such function."""
-    return next((f.plain_text for f in functions if not (f.function or "").startswith(_RUNTIME)), "")
+    """Return the innermost function outside `_OF_LIBRARY`, with file and line; "": no such function."""
+    own = (f for f in functions if not (f.function or "").startswith(_OF_LIBRARY))
+    return next((f.plain_text for f in own if not WRAPPER.search(f.function or "")), "")
 
 
 def names_of(ids: Collection[int]) -> str:
@@ -104,7 +109,7 @@ class GoWaits:
                 for address in member.wait.objects:
                     self._waiters.setdefault(address, set()).add(member.id)
                 for unlock in member.unlocks if may_hold else ():
-                    self._releasers.setdefault(unlock, set()).add(member.id)
+                    self._releasers.setdefault(unlock[:2], set()).add(member.id)
 
     def find(self) -> dict[int, Waiting]:
         """Return the known waits, by the id of the goroutine."""
@@ -169,7 +174,7 @@ class GoWaits:
         if lock.kind == "mutex" and not (self._number(semaphore, _MUTEX_STATE) or 0) & 1:
             return Waiting(lock.kind, f"{text}, which is not locked now", address, details=details)
         if lock.kind == "wait group" and (missing := self._number(semaphore, _MISSING)) is not None:
-            text += f": {counted(missing, 'Done call')} {'is' if missing == 1 else 'are'} missing"
+            text = f"waits for {counted(missing, 'more Done call')} of {lock.text} {address:#x}"
             details["missing"] = missing
         if lock == _WRITER and (readers := self._number(semaphore, _READERS_OF_WRITER)):
             text += f", held by {counted(readers, 'reader')}"
@@ -205,7 +210,7 @@ def _channel(address: int, queued: int | None, capacity: int | None) -> str:
 def _lock_of(group: GoroutineGroup) -> _Lock:
     """Return the lock for which the goroutines of a group wait, judged by the functions on their stack."""
     functions = (name.function or "" for name in group.functions)
-    names = [*takewhile(lambda name: name.startswith(_RUNTIME), functions)]
+    names = [*takewhile(lambda name: name.startswith(_OF_LOCKS), functions)]
     is_mutex = any(name.endswith(_LOCK_SLOW) for name in names)
     default = _MUTEX if is_mutex else _SEMAPHORE
     return next((_LOCKS[name, is_mutex] for name in names if (name, is_mutex) in _LOCKS), default)
@@ -260,6 +265,8 @@ class GoVerdict:
 
     def _ring(self, ring: tuple[int, ...]) -> Finding:
         is_certain = self._unmoved is not None and self._unmoved.issuperset(ring)
+        by_hand = any(unlock.by_hand for goid in ring for member in self._groups[goid].members
+                      if member.id == goid for unlock in member.unlocks)  # fmt: skip
         lines = tuple(map(self._sentence, ring))
         if len(ring) == 1:
             # after an explicit Unlock, another goroutine may hold the mutex; a Once has no explicit Unlock
@@ -267,6 +274,7 @@ class GoVerdict:
             text, lines = lines[0], ()
         else:
             text = f"each of {len(ring)} goroutines waits for a lock that the next one has deferred to unlock"
+            is_certain = is_certain and not by_hand
             if is_certain:
                 text = f"{len(ring)} goroutines wait for each other, and none can go on"
         kind = "deadlock" if is_certain else "blocked"
@@ -276,7 +284,8 @@ class GoVerdict:
         """Yield a finding if the runtime waits for running goroutines, or if no goroutine can go on."""
         stopping = {thread.dump.ns_tid for thread in self._threads if _stops_the_world(thread)}
         running = {group.tid: group.members[0].id for group in self._dump.goroutines
-                   if group.state == "running" and group.tid not in stopping}  # fmt: skip
+                   if group.state == "running" and group.tid not in stopping
+                   and self._unmoved and group.members[0].id in self._unmoved}  # fmt: skip
         if stopping and running:
             verbs = "run and do not give way" if len(running) > 1 else "runs and does not give way"
             text = f"the runtime stops the program, and waits for {names_of(running.values())}, which {verbs}"

@@ -12,15 +12,22 @@ from sfsample.dumping.goroutines import Namer, name_stack
 from sfsample.dumping.model import ProcessDump, ThreadDump
 from sfsample.modules.module import Module
 from sfsample.symbolize.named_frame import NamedFrame, python_frame
-from sfsample.waiting.thread import C_LIBRARIES, WaitingThread, bare_symbol, is_file, library_functions
+from sfsample.waiting.thread import (
+    C_LIBRARIES,
+    PYTHON_LIBRARIES,
+    RUNTIME_LIBRARIES,
+    WaitingThread,
+    bare_symbol,
+    is_file,
+    library_functions,
+)
 
 FrameRow = tuple[Frame, Module | None, tuple[NamedFrame, ...]]  # frame, module, functions at the frame
-_LIBRARIES = (*C_LIBRARIES, "libstdc++.", "libgcc_s.", "libc++.")  # runtime libraries of C and C++
-_PYTHON_LIBRARIES = (*C_LIBRARIES, "python", "libpython")
 # Python's own files
 _LIBRARY = re.compile(r"^<frozen |/lib(64)?/python3(\.\d+t?/(?!(site|dist)-packages/)|\d+\.zip)")
 _INSTALLED = re.compile(r"/(site|dist)-packages/|/bin/[^/]*$")  # packages, and scripts that start packages
-_START_FUNCTIONS = ("_start", "__libc_start_main", "__libc_start_call_main", "__libc_start_main_impl")
+GOEXIT = "runtime.goexit"
+_START_FUNCTIONS = ("_start", "__libc_start_main", "__libc_start_call_main", "__libc_start_main_impl", GOEXIT)
 # functions between abort() or assert() and the signal; a static program has these functions in its own file
 _RAISE_PATH = ("abort", "GI_abort", "assert_fail", "assert_fail_base", "raise", "GI_raise", "gsignal", "kill",
                "tgkill", "pthread_kill", "pthread_kill_implementation", "pthread_kill_internal")  # fmt: skip
@@ -70,7 +77,7 @@ class NamedThread(NamedTuple):
             interpreter = {self.dump.modules[index] for index, _ in runs}
             foreign = {index for index, (_, module, _) in rows
                        if module and module not in interpreter and "/lib-dynload/" not in module.path
-                       and not is_file(module.path, _PYTHON_LIBRARIES)}  # fmt: skip
+                       and not is_file(module.path, PYTHON_LIBRARIES)}  # fmt: skip
             calls = inner if self.dump.call is None or any(index < inner for index in foreign) else 0
             yield from (row for row in rows if row[0] < calls or row[0] in foreign)
 
@@ -101,8 +108,8 @@ class NamedThread(NamedTuple):
     def _path_of(self, part: slice) -> str:
         """Return the functions in a part of the frames, without functions of runtime libraries."""
         pairs = zip(self.frames[part], self._paths()[part], strict=True)
-        names = [name for names, path in pairs if not is_file(path, _LIBRARIES)
-                 for name in names if name.function and name.raw not in _START_FUNCTIONS]  # fmt: skip
+        names = [name for names, path in pairs if not is_file(path, RUNTIME_LIBRARIES)
+                 for name in names if name.function and name.function not in _START_FUNCTIONS]  # fmt: skip
         if self.dump.signal:
             names = [*dropwhile(lambda name: bare_symbol(name.raw or "") in _RAISE_PATH, names)] or names
         return _path([short_name(str(name.function)) for name in names])
@@ -116,15 +123,15 @@ class NamedThread(NamedTuple):
 
 
 def python_path(frames: Sequence[NamedFrame]) -> str:
-    """Return the innermost Python functions, the user's with its place: "read <- get (shop.py:7)"."""
+    """Return the innermost Python functions, the user's with its place: "read <- get (web/shop.py:7)"."""
     own = _own(frames)
     user = frames[own] if frames else NamedFrame("")
-    place = f"{user.file.rpartition('/')[2]}:{user.line}" if user.file and user.line else ""
+    place = user.text.removeprefix(f"{user.function} (").removesuffix(")") if user.file else ""
     return _path([str(frame.function) for frame in frames], own, place)
 
 
 def own_function(frames: Sequence[NamedFrame]) -> str:
-    """Return the user's innermost function with its place: "get (shop.py:7)"; "" without frames."""
+    """Return the user's innermost function with its place: "get (web/shop.py:7)"; "" without frames."""
     return python_path(frames[_own(frames) :][:1])
 
 
@@ -179,7 +186,7 @@ def _key(thread: NamedThread) -> object:
 
 def short_name(function: str) -> str:
     """Return a function's name without parameters and template arguments; a name that stays long is cut."""
-    return fit(_drop_brackets(_drop_brackets(function, "<", ">"), "(", ")"), _MAX_NAME_LENGTH, "...")
+    return fold_name(_drop_brackets(_drop_brackets(function, "<", ">"), "(", ")"), _MAX_NAME_LENGTH)
 
 
 def fold_name(function: str, room: int | None) -> str:
@@ -189,12 +196,14 @@ def fold_name(function: str, room: int | None) -> str:
     folded = _drop_brackets(function, "<", ">", "...")
     if columns(folded) > room:
         folded = _drop_brackets(folded, "(", ")", "...")
+    if columns(folded) > room and "operator" not in folded:
+        folded = folded.rpartition("/")[2]  # without the directories of a Go package
     return fit(folded, max(room, 8), "...")
 
 
 def _drop_brackets(text: str, opening: str, closing: str, filler: str | None = None) -> str:
-    """Drop brackets and contents, or replace the contents by `filler`; keep names with `operator` as is."""
-    if opening not in text or "operator" in text or text.startswith(opening):
+    """Drop brackets, or replace their contents by `filler`; keep names with `operator`, or a Go receiver."""
+    if opening not in text or "operator" in text or ".(*" in text or text.startswith(opening):
         return text
     kept, depth = [], 0
     for letter in text:

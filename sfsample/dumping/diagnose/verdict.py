@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from sfsample.core.quantities import counted
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.go_waits import GoVerdict, GoWaits, Waiting
-from sfsample.dumping.diagnose.named_thread import NamedThread, own_function, python_path
+from sfsample.dumping.diagnose.named_thread import GOEXIT, NamedThread, own_function, python_path
 from sfsample.dumping.diagnose.wait_graph import Node, blockers, chain, cycles, mutual, stuck, with_processes
 from sfsample.dumping.diagnose.wording import Finding, Wording, common_name, task_edges, task_text
 from sfsample.dumping.model import ProcessDump
@@ -36,8 +36,8 @@ _OUTSIDE_KINDS = (
 _TOOL_BY_FILE = {  # key: prefix of the file's name
     "libjvm.so": "Java's locks and frames are not shown: jcmd {} Thread.print shows both (kill -QUIT {} "
     "prints both on the JVM's stdout, unless the JVM runs with -Xrs)",
-    "libcoreclr.so": "frames of .NET are not shown: dotnet-stack report -p {} shows frames",
-    "beam.": "processes of Erlang are not shown: a remote shell lists them (erl -remsh NODE, then i().)",
+    "libcoreclr.so": ".NET's frames are not shown: dotnet-stack report -p {} shows frames",
+    "beam.": "Erlang's processes are not shown: a remote shell lists them (erl -remsh NODE, then i().)",
 }
 _TOOL_BY_FUNCTION = {  # key: prefix of the function's name
     "node::": "JavaScript is not shown: node inspect -p {} opens a debugger; enter pause there, then bt",
@@ -78,9 +78,9 @@ def judge(processes: ProcessSet) -> Verdict:
     findings = [finding for verdict in go.values() for finding in verdict.rings()]
     findings += [finding for verdict in go.values() for finding in verdict.stopped()]
     findings += [finding for verdict in go.values() for finding in verdict.blocked()]
-    for finding in _VerdictBuilder(wording).findings():
-        verdict = go.get(finding.nodes[0].pid) if finding.kind == "main" else None
-        findings.append(finding if verdict is None else verdict.census())
+    of_threads = _VerdictBuilder(wording).findings()
+    findings += [f for f in of_threads if f.kind != "main" or f.nodes[0].pid not in go]
+    findings += [verdict.census() for verdict in go.values()]
     told = [f for f in findings if f.kind == "deadlock" or not asked.isdisjoint(node.pid for node in f.nodes)]
     shown = asked.union(node.pid for f in told if f.kind == "deadlock" for node in f.nodes)
     pairs = [pair for pair in processes if pair[0].pid in shown]
@@ -149,10 +149,12 @@ class _VerdictBuilder:
         yield from grave
         named = {node for finding in grave for node in finding.nodes}
         for pid in self._wording.dumped:
-            main = Node(pid, pid)
-            if main in self._threads and main not in named:
-                moves = "; it ran between the looks" * (self._threads[main].dump.moving is True)
-                yield Finding("main", self._sentence(main) + moves, (main,))
+            # the main thread comes first, if it has not ended
+            own = sorted((node.tid != pid, node) for node in self._threads if node.pid == pid)
+            for has_ended, node in [pair for pair in own[:1] if pair[1] not in named]:
+                moves = "; it ran between the looks" * (self._threads[node].dump.moving is True)
+                text = "the main thread has ended; " * has_ended + self._sentence(node) + moves
+                yield Finding("main", text, (node,))
 
     def _sentence(self, node: Node) -> str:
         """Return a sentence about a thread, and about its chain of waits if the chain is certain."""
@@ -194,13 +196,14 @@ class _VerdictBuilder:
                 is_result = self._waits[threads[0]].kind is WaitKind.FUTURE
                 what = "result that only it can compute" if is_result else "lock that it holds itself"
                 text = f"DEADLOCK: {subject} waits for a {what}"
-            text += self._behind(node for node, end in ends.items() if end in cycle and node not in cycle)
+            behind = [node for node, end in ends.items() if end in cycle and node not in cycle]
+            text += self._behind(behind, "it" if len(threads) == 1 else "them")
             yield Finding("deadlock", text, threads, tuple(map(self._wording.sentence, threads)))
 
-    def _behind(self, nodes: Iterable[Node]) -> str:
+    def _behind(self, nodes: Iterable[Node], pronoun: str = "them") -> str:
         """Return a clause about the threads that wait behind a chain or a cycle; "": no such threads."""
         waiting = [self._threads[node].dump.name for node in nodes if node in self._threads]
-        count = f"{len(waiting)} more thread{'s wait' if len(waiting) > 1 else ' waits'} behind them"
+        count = f"{len(waiting)} more thread{'s wait' if len(waiting) > 1 else ' waits'} behind {pronoun}"
         return f"; {count} ({common_name(waiting)})" if waiting else ""
 
     def _tasks(self) -> Iterator[Finding]:
@@ -269,6 +272,8 @@ class _VerdictBuilder:
             text += f", which {does}" * bool(does)
         else:
             text = self._wording.chain(first) + self._behind({*waiting} - {*first})
+            main = Node(end.pid, end.tid or end.pid)  # the sentence says what this thread does
+            end = main if main in self._threads else end
         return Finding("blocked", text, (end, *waiting))
 
     def _subjects(self, nodes: Sequence[Node]) -> str:
@@ -345,4 +350,4 @@ def _busy_place(thread: NamedThread) -> str:
     left_out = looks[-1][::-1][:inside] if looks else ()
     depth = sum(call.is_python for call in left_out) if thread.python else inside
     unnamed = thread.frames[depth][0].text if depth < len(thread.frames) else "code that could not be seen"
-    return f"{verb} in {thread.call_path(depth) or unnamed}"
+    return f"{verb} in {thread.call_path(depth) or ('Go code' if unnamed.startswith(GOEXIT) else unnamed)}"

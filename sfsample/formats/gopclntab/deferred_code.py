@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from sfsample.errors import FormatError
 from sfsample.formats.gopclntab.places import inlined_names
 from sfsample.formats.gopclntab.table import GoFunction, GoTable
+from sfsample.formats.machine_code.calls import call_target, longest_call
 
 _FUNCDATA_OPEN_DEFERS = 4  # internal/abi.FUNCDATA_OpenCodedDeferInfo
 _CONTIGUOUS_SINCE = 22  # first minor version of Go with contiguous closures
 _MAX_DEFERS = 8  # open-coded defers of a function: a byte has a bit for each defer
 _INFO_BYTES = 50  # ten varints of five bytes
 _MAX_CODE_BYTES = 1 << 12  # bytes of a deferred function that are searched for calls
-_CALL, _CALL_BYTES = 0xE8, 5  # x86-64: call with a relative address
 # end of the name of a called or inlined function -> operation on the lock; the first match counts
 UNLOCKS = {"(*RWMutex).RUnlock": "RUnlock", "(*RWMutex).Unlock": "write Unlock", "(*Mutex).Unlock": "Unlock"}
 
@@ -26,7 +26,8 @@ UNLOCKS = {"(*RWMutex).RUnlock": "RUnlock", "(*RWMutex).Unlock": "write Unlock",
 def open_defers(table: GoTable, vaddr: int) -> tuple[int, tuple[int, ...]] | None:
     """Return the offset of the byte with the defer bits, and the offsets of the closures, in a stack frame.
 
-    Offsets are bytes below varp (on x86-64, CFA - 16).  Bit `i` belongs to closure `i`.  None: no defers.
+    Offsets are bytes below varp (CFA - 16; on AArch64, CFA - 8).  Bit `i` belongs to closure `i`.
+    None: no defers.
     """
     try:
         function = table.function_at(vaddr)
@@ -54,11 +55,11 @@ def _varints(data: bytes) -> Iterator[int]:
             value = shift = 0
 
 
-def unlocked_by(table: GoTable, entry: int) -> str:
-    """Return how the function at `entry` unlocks a lock, such as "RUnlock"; "": no lock is unlocked."""
+def unlocked_by(table: GoTable, vaddr: int, *, is_entry: bool) -> str:
+    """Return how the function at `vaddr` unlocks a lock: "RUnlock"; "": it does not, or begins elsewhere."""
     try:
-        function = table.function_at(entry)
-        if function is None or function.entry != entry:
+        function = table.function_at(vaddr)
+        if function is None or (is_entry and function.entry != vaddr):
             return ""
         names = {*inlined_names(table, function), *_called_names(table, function)}
     except FormatError:
@@ -69,14 +70,13 @@ def unlocked_by(table: GoTable, entry: int) -> str:
 
 
 def _called_names(table: GoTable, function: GoFunction) -> Iterator[str]:
-    """Yield the names of the functions that `function` calls directly; x86-64 only."""
+    """Yield the names of the functions that `function` calls directly."""
     code = bytes(
         table.image.loaded(function.entry, min(function.end - function.entry, _MAX_CODE_BYTES)) or b""
     )
-    for at in range(len(code) - _CALL_BYTES + 1):
-        if code[at] == _CALL:
-            after = at + _CALL_BYTES
-            target = function.entry + after + int.from_bytes(code[at + 1 : after], "little", signed=True)
-            called = table.function_at(target)
-            if called is not None and called.entry == target:
-                yield called.name
+    machine, size = table.image.machine, longest_call(table.image.machine)
+    for end in range(size, len(code) + 1):
+        target = call_target(machine, code[end - size : end], function.entry + end)
+        called = table.function_at(target) if target is not None else None
+        if called is not None and called.entry == target:
+            yield called.name

@@ -37,8 +37,8 @@ class _Inlined(NamedTuple):
 def places_at(table: GoTable, pc: int, lookup: int) -> list[GoPlace]:
     """Return the functions at vaddr `pc`, innermost inlined call first; empty if `pc` is not in Go code.
 
-    `lookup` is `pc`, or one less if `pc` is a return address.  Not `lookup` but `pc` selects the function: a
-    return address may be the entry of a function (`runtime.systemstack_switch`).  Raises FormatError.
+    `lookup` is `pc`, or one less if `pc` is a return address.  The function is that of `pc`, because a return
+    address may be the first address of its function (`runtime.systemstack_switch`).  Raises FormatError.
     """
     function = table.function_at(pc)
     if function is None:

@@ -21,7 +21,7 @@ from sfsample.formats.elf.image import ElfImage
 SECTION = ".gopclntab"
 _ENTRY_SIZE = 8  # bytes of an entry of the function table: offset from the text, offset of the `_func`
 _MAX_ROWS = 100_000  # rows of one pcvalue table
-_MAX_DATA = 16  # PCDATA or FUNCDATA tables of a function; Go 1.27 has 5 kinds and 11 kinds
+_MAX_DATA = 16  # PCDATA or FUNCDATA tables of a function; Go 1.27 has 5 kinds of PCDATA, 11 of FUNCDATA
 _MAX_VARINT_SIZE = 5  # bytes
 _MAX_NAME_SIZE = 1 << 16  # bytes
 _MAX_DEPTH = 1 << 31  # bytes of a frame; runtime.call1073741824 has the largest

@@ -23,7 +23,8 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from struct import Struct
@@ -32,13 +33,14 @@ from typing import NamedTuple
 from sfsample.core.foreign import total
 from sfsample.errors import NoThread
 from sfsample.process.proc_text import parse_status
-from sfsample.process.procfs import ProcFs, read_link, read_text
+from sfsample.process.procfs import ProcFs, looked_at, read_link, read_text
 from sfsample.process.tracer_thread import TracerThread
 
 _TABLE_PAUSE = 50  # pause after a table of sockets was read, in multiples of the reading's CPU time
 _MAX_KNOWN = 10_000  # descriptors, and other ends of pipes and sockets, in the caches of a recording
 _PEERS_LAST_NS = 5_000_000_000  # least time in ns between two searches for the same other ends
 _LINK = re.compile(r"(pipe|socket):\[(\d+)\]")
+_MAX_LOCK_FDS = 1000  # open files of a process among which a file lock is searched
 _ACCESS_MODES = {"0": "r", "1": "w", "2": "rw"}  # O_RDONLY, O_WRONLY, O_RDWR: the last octal digit
 _TCP_STATES = {"01": "established", "02": "connecting", "03": "syn received", "04": "fin wait 1",
                "05": "fin wait 2", "06": "time wait", "07": "closed", "08": "close wait", "09": "last ack",
@@ -121,7 +123,8 @@ class KeptTables(dict[tuple[str, str], bytes]):
 class KeptDescriptors(DescriptorReader):
     """Reads descriptors again and again, for a recording.  A pipe or socket is looked up once, by its inode.
 
-    Descriptors that an epoll watches are not read.  Work with `tables` takes at most 2 % of a CPU.
+    A file is looked up each time, because another file may get its path.  Descriptors that an epoll watches
+    are not read.  Work with `tables` takes at most 2 % of a CPU.
     """
 
     def __init__(self, proc: ProcFs, tables: KeptTables) -> None:
@@ -136,7 +139,7 @@ class KeptDescriptors(DescriptorReader):
         if link is None or (fd, link) in self._known:
             return self._known.get((fd, link or ""))
         found = self._read_socket(fd) if link.startswith("socket:") else self._read(fd)
-        if found is not None and not found.text.startswith("socket "):
+        if found is not None and found.kind != "file" and not found.text.startswith("socket "):
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
             self._known[fd, link] = found
@@ -146,7 +149,7 @@ class KeptDescriptors(DescriptorReader):
         now_ns, cpu_ns, tables = time.perf_counter_ns(), time.thread_time_ns(), self._tables
         if now_ns >= tables.renew_ns:
             tables.clear()
-            self.sockets = SocketTable(self._proc, tables)
+        self.sockets = SocketTable(self._proc, tables)  # forgets the peers, which may be in newer tables
         found = self._read(fd)
         tables.renew_ns = max(tables.renew_ns, now_ns) + _TABLE_PAUSE * (time.thread_time_ns() - cpu_ns)
         return found
@@ -332,24 +335,10 @@ class PeerProcess(NamedTuple):
     file: str = ""  # file of /proc/PID/fd
 
 
-def find_peer_processes(links: Mapping[str, NearEnd]) -> tuple[PeerProcess, ...]:
-    """Return the processes that have a pipe or socket of `links` open, in the order of their pids.
-
-    A key of `links` is the other end as /proc/PID/fd shows it: "pipe:[12]", "socket:[34]".
-    """
-    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
-    return tuple(peer for pid in pids for peer in _in_process(pid, links))
-
-
 def _in_process(pid: int, links: Mapping[str, NearEnd]) -> Iterator[PeerProcess]:
-    try:
-        fds = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return
-    for fd in fds:
+    for fd in looked_at(lambda: os.listdir(f"/proc/{pid}/fd")) or ():
         file = f"/proc/{pid}/fd/{fd}"
-        near = links.get(read_link(file) or "")
-        if near is not None:
+        if near := links.get(read_link(file) or ""):
             yield PeerProcess(pid, near, access_mode(read_text(f"/proc/{pid}/fdinfo/{fd}")), file)
 
 
@@ -357,6 +346,7 @@ class KeptPeers:
     """Searches for other ends again and again, for a recording; the default takes at most 2 % of a CPU.
 
     `pause`: time between two searches, in multiples of the CPU time of a search.
+    A key of `links` is the other end as /proc/PID/fd shows it: "pipe:[12]", "socket:[34]".
     """
 
     def __init__(self, pause: int = _TABLE_PAUSE) -> None:
@@ -365,6 +355,14 @@ class KeptPeers:
         self._searched: dict[str, NearEnd] = {}
         self._found: dict[NearEnd, list[PeerProcess]] = {}
         self._next_ns = 0  # time from which on the next search is permitted (perf_counter_ns)
+
+    def unsearched(self, links: Mapping[str, NearEnd]) -> dict[str, NearEnd]:
+        """Return the other ends that the last search did not include."""
+        return dict(links.items() - self._searched.items())
+
+    def has_news(self, unsearched: Mapping[str, NearEnd]) -> bool:
+        """Return True if `find` knows these ends by now, or may search for them."""
+        return not self.unsearched(unsearched) or time.perf_counter_ns() >= self._next_ns
 
     def want(self, links: Mapping[str, NearEnd]) -> None:
         """Search for these other ends, too, at the next search."""
@@ -376,7 +374,8 @@ class KeptPeers:
         if links and now_ns >= self._next_ns + _PEERS_LAST_NS * is_known:
             used_ns, self._searched = time.thread_time_ns(), {**self._wanted, **links}
             self._found = {}
-            for peer in find_peer_processes(self._searched):
+            pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
+            for peer in (each for pid in pids for each in _in_process(pid, self._searched)):
                 self._found.setdefault(peer.near, []).append(peer)
             self._wanted = dict(self._searched) if len(self._searched) < _MAX_KNOWN else {}
             self._next_ns = now_ns + self._pause * (time.thread_time_ns() - used_ns)
@@ -392,19 +391,37 @@ class FileLock(NamedTuple):
     waiter: int = 0  # process id; -1: as for `holder`; 0: unknown
 
 
+def contended_locks(files: Iterable[Descriptor]) -> tuple[FileLock, ...]:
+    """Return the locks of these files for which processes wait; holder 0: it no longer has the lock."""
+    inodes = {file.inode for file in files}
+    found = parse_locks(read_text("/proc/locks")) or ()
+    return tuple(lock if _is_held(lock) else lock._replace(holder=min(0, lock.holder))
+                 for lock in found if lock.inode in inodes)  # fmt: skip
+
+
+def _is_held(lock: FileLock) -> bool:
+    """Return True unless no file of the holder has the lock (fdinfo), or if sfsample cannot see all files."""
+    process, pattern = f"/proc/{lock.holder}", re.compile(rf"(?m)^lock:.*:{lock.inode} ")
+    fds = looked_at(lambda: os.listdir(f"{process}/fd")) or ()
+    is_unsure = len(fds) > _MAX_LOCK_FDS or (not fds and os.path.isdir(process))
+    return is_unsure or any(pattern.search(read_text(f"{process}/fdinfo/{fd}")) for fd in fds)
+
+
 @total
 def parse_locks(text: str) -> tuple[FileLock, ...]:
-    """Parse /proc/locks: a line with "->" is a waiter for the lock above it that has the same number."""
-    locks: dict[str, FileLock] = {}
-    waited_for: dict[tuple[str, int], FileLock] = {}
+    """Parse /proc/locks: "->" marks a waiter for the lock with its number, and for its other shares."""
+    locks: dict[str, tuple[str, ...]] = {}  # number -> its fields without the pid
+    holders = defaultdict[tuple[str, ...], list[int]](list)
+    waiters = list[tuple[str, int]]()
     for line in text.splitlines():
         number, _, rest = line.partition(":")
         fields = rest.split()
         if fields[:1] == ["->"]:
-            waiter = int(fields[_LOCK_PID + 1])
-            if number in locks:
-                waited_for[number, waiter] = locks[number]._replace(waiter=waiter)
+            waiters.append((number, int(fields[_LOCK_PID + 1])))
         elif len(fields) > _LOCK_INODE and number.isdecimal():
-            inode = int(fields[_LOCK_INODE].rpartition(":")[2])
-            locks[number] = FileLock(inode, int(fields[_LOCK_PID]))
-    return tuple(waited_for.values())
+            lock = locks[number] = (*fields[:_LOCK_PID], *fields[_LOCK_INODE:])
+            holders[lock].append(int(fields[_LOCK_PID]))
+    return tuple(dict.fromkeys(
+        FileLock(int(lock[_LOCK_PID].rpartition(":")[2]), holder, waiter)
+        for number, waiter in waiters if number in locks
+        for lock in [locks[number]] for holder in holders[lock]))  # fmt: skip

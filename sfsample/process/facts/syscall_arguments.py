@@ -28,7 +28,7 @@ _FUTEX_TIMEOUT_IS_INSTANT = {0: False, 6: True, 9: True, 11: True, 13: True}  # 
 _FUTEX_CLOCK_REALTIME = 256
 _CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1
 _TIMER_ABSTIME = 1
-_ANY_CHILD = (1 << 32) - 1  # -1, as a C int
+_P_PID = 1  # other values of waitid(2) mean any child, a process group, or a descriptor
 _PAGE_BYTES = 4096
 _MAX_WATCHED = 1000  # descriptors of an epoll that are looked up
 # first argument of socketcall -> name of the call, number of its arguments; only calls that may sleep
@@ -48,6 +48,7 @@ class DecodedSyscall(NamedTuple):
     descriptors: tuple[Descriptor, ...] = ()
     timeout_s: float | None = None  # duration that the thread requested; None: no limit, or unknown
     connections: tuple[Descriptor, ...] = ()  # first sockets that an epoll watches; no listening sockets
+    has_more_connections: bool = False  # True: the epoll watches other sockets that are connected
     left_s: float | None = None  # seconds until the call times out; None: no limit, or unknown
 
 
@@ -125,7 +126,8 @@ def _epoll(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
     call = _add_fds(call, lookup, _int(call.syscall.args[0]))
     watched = map(lookup.descriptor, call.descriptors[0].watches[:_MAX_WATCHED] if call.descriptors else ())
     sockets = (d for d in watched if d and d.kind == "socket" and not d.text.endswith(" listening"))
-    call = call._replace(connections=tuple(islice(sockets, lookup.max_connections)))
+    call = call._replace(connections=tuple(islice(sockets, lookup.max_connections)),
+                         has_more_connections=next(sockets, None) is not None)  # fmt: skip
     if call.name == "epoll_pwait2":
         return _duration_at(call, lookup, call.syscall.args[3])
     return _milliseconds(call, call.syscall.args[3])
@@ -183,9 +185,9 @@ def _sleep(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
 
 
 def _child(call: DecodedSyscall, _lookup: TargetLookup) -> DecodedSyscall:
-    pid = call.syscall.args[0 if call.name == "wait4" else 1]
-    is_any = pid & _ANY_CHILD == _ANY_CHILD if call.name == "wait4" else not call.syscall.args[0]
-    return call._replace(refers_to=("any child" if is_any else f"child {_int(pid)}",))
+    pid = _int(call.syscall.args[0 if call.name == "wait4" else 1])
+    is_one = pid > 0 if call.name == "wait4" else call.syscall.args[0] == _P_PID
+    return call._replace(refers_to=(f"child {pid}" if is_one else "any child",))
 
 
 # -- times

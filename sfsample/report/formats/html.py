@@ -30,7 +30,7 @@ from sfsample.symbolize.named_frame import clean_name
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
 _MODES = {"cpu": "running threads only", "wall": "sleeping threads too"}
 _Row = tuple[tuple[int, ...], int]  # path and thread index
-_RAW_LABELS = ("host.name=", "process.", "container.id=")  # labels that mean nothing to a person
+_RAW_LABELS = ("comm=", "host.name=", "process.", "container.id=")  # labels that tell a person nothing new
 _PLACEHOLDER = re.compile(r"/\*\{\{([a-z.]+)\}\}\*/")  # a file of the page, or "profile"
 
 

@@ -288,8 +288,8 @@ class Objects:
 def entered(objects: Objects, rows: Sequence[Row], near: int, lock: int) -> frozenset[int]:
     """Return the objects of the `with` statements in which the frames are, without the released locks.
 
-    A Condition releases its lock during a wait.  The innermost `near` frames wait for `lock`, so none of
-    them holds it, even in a `with`: the frame has released `lock` there, or only begins an `async with`.
+    A Condition releases its lock during a wait.  The innermost `near` frames wait for `lock`, so they do not
+    hold it, even inside `with lock`: a frame has released `lock` there, or has only begun an `async with`.
     """
     found = ((at, address) for at, (_, frame) in enumerate(rows) for address in objects.entered(frame))
     locks = ((at, objects.attribute(address, "_semlock") or address) for at, address in found)

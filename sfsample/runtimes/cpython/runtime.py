@@ -51,7 +51,7 @@ class PythonRuntime:
         self._with_gil = with_gil
         self._names = Names(interpreter.layout, read_many, directories)
         self._placer = Placer(interpreter.layout, interpreter.code)
-        self._states: dict[int, list[int]] = {}  # by thread id; listed when the counters were `_created`
+        self._states: dict[int, list[int]] = {}  # thread id -> thread states, at the time of `_created`
         self._counters: tuple[Span, ...] = ()
         self._created: tuple[bytes | None, ...] = ()  # values of `_counters`; (): list the threads again
         self._plans: dict[int, Plan] = {}
@@ -169,7 +169,7 @@ class PythonRuntime:
         return tid in self._plans
 
     def _own(self, tid: int, plan: Plan, memory: Memory) -> list[int]:
-        """Return the thread states of a plan, without unshared states of another thread in the pause."""
+        """Return a plan's thread states, except those that only another thread could run in the pause."""
         at = self._layout.native_thread_id
         shared = self._states.get(SHARED, ())
         return [state for state in plan.states if memory.word(state + at) in (tid, None) or state in shared]

@@ -176,7 +176,8 @@ class ThreadReader:
         if kind == "_thread.RLock":
             return PythonWait(WaitKind.RLOCK, f"threading.RLock {lock:#x}", lock, self._owner_of(lock))
         if kind == "_multiprocessing.SemLock":
-            return self._semlock(lock)
+            is_room = place.function.endswith("Queue.put")  # the lock is the semaphore `Queue._sem`
+            return None if is_room else self._semlock(lock)
         if place.file == "<frozen importlib._bootstrap>" and place.function == "_ModuleLock.acquire":
             module = objects.local(frame, "self")
             owner = self._native_ids.get(objects.integer(objects.attribute(module, "owner")) or 0, 0)

@@ -55,13 +55,15 @@ class Goroutine(NamedTuple):
     place: bytes  # fields that change whenever the goroutine runs: id, sp, pc, flags, times of runs
     stack: bytes = b""  # stack from sp on; b"": the goroutine runs, or its stack moved during each reading
     tid: int = 0  # thread that runs it, in the pid namespace of the process
+    ra: int = 0  # AArch64: register with the return address; 0: the return address is on the stack
+    locked_to: int = 0  # thread that alone may run it (`runtime.LockOSThread`); at first the thread's `m`
     wait: GoWait = NO_WAIT
 
 
 class GoRuntimeLayout(NamedTuple):
     """Offsets in bytes."""
 
-    g_fp: int  # g.sched.bp
+    g_fp: int  # g.sched.bp; the word before: g.sched.lr
     g_status: int  # atomicstatus; the next words: goid, schedlink, waitsince, waitreason (one byte)
     g_syscall: int  # syscallsp; then syscallpc
     g_created: int  # gopc; parentGoid is the word before (Go 1.21 and later)
@@ -76,6 +78,7 @@ class GoRuntimeLayout(NamedTuple):
     defer_link: int  # _defer.link
     has_deadline: bool  # True: g_until is the time itself
     notes_semaphore: bool  # True: g_waiting also has the sudog of a semaphore (Go 1.26 and later)
+    m_vdso_sp: int  # m.vdsoSP: end of the frame that calls the vDSO; 0: no such frame
 
     def goroutine(self, address: int, g: bytes, reasons: Sequence[str]) -> Goroutine | None:
         """Return a goroutine from the first bytes `g` of its structure; None: the goroutine has ended.
@@ -88,30 +91,32 @@ class GoRuntimeLayout(NamedTuple):
             return None
         text = reasons[reason] if status == _WAITING and reason < len(reasons) else ""
         parent, created_at = unpack_from("<QQ", g, self.g_created - 8)
-        sp, pc, fp = word_in(g, G_SP), word_in(g, G_PC), word_in(g, self.g_fp)
+        sp, pc = word_in(g, G_SP), word_in(g, G_PC)
+        ra, fp = unpack_from("<QQ", g, self.g_fp - 8)
         flags = self.g_status + 32 + _BYTES_OF_COLLECTOR
         place = g[self.g_status + 8 : self.g_status + 16] + g[G_SP : G_PC + 8] + g[flags : self.g_locked]
         if status == _SYSCALL and word_in(g, self.g_syscall):
-            (sp, pc), fp = unpack_from("<QQ", g, self.g_syscall), 0
+            (sp, pc), fp, ra = unpack_from("<QQ", g, self.g_syscall), 0, 0
         elif status in (_IDLE, _RUNNING):
-            sp = pc = fp = 0
+            sp = pc = fp = ra = 0
         return Goroutine(
             address, goid, text or _STATUS_TEXTS.get(status, f"status {status}"),
             since if status == _WAITING else 0, parent if self.g_has_parent else 0, created_at,
             word_in(g, G_M), pc, sp, fp, word_in(g, G_STACK_HIGH), word_in(g, G_DEFERS),
             word_in(g, self.g_waiting), word_in(g, self.g_until), place,
+            ra=ra, locked_to=word_in(g, self.g_locked),
         )  # fmt: skip
 
 
 _LAYOUTS = {  # key: minor version
-    19: (104, 144, 112, 296, False, 72, 192, 232, 328, 368, 64, 24, 40, False, False),
-    21: (104, 144, 112, 280, True, 72, 192, 208, 312, 352, 64, 32, 40, False, False),
-    22: (104, 144, 112, 280, True, 72, 192, 208, 312, 352, 64, 32, 32, False, False),
-    23: (104, 152, 112, 288, True, 72, 192, 216, 320, 368, 64, 32, 32, True, False),
-    24: (104, 152, 112, 288, True, 72, 192, 216, 320, 368, 64, 32, 32, True, False),
-    25: (96, 144, 104, 280, True, 64, 184, 208, 312, 360, 64, 32, 32, True, False),
-    26: (96, 144, 104, 288, True, 64, 184, 208, 320, 368, 72, 32, 32, True, True),
-    27: (96, 144, 104, 288, True, 64, 184, 208, 320, 368, 72, 32, 32, True, True),
+    19: (104, 144, 112, 296, False, 72, 192, 232, 328, 368, 64, 24, 40, False, False, 800),
+    21: (104, 144, 112, 280, True, 72, 192, 208, 312, 352, 64, 32, 40, False, False, 808),
+    22: (104, 144, 112, 280, True, 72, 192, 208, 312, 352, 64, 32, 32, False, False, 1120),
+    23: (104, 152, 112, 288, True, 72, 192, 216, 320, 368, 64, 32, 32, True, False, 856),
+    24: (104, 152, 112, 288, True, 72, 192, 216, 320, 368, 64, 32, 32, True, False, 880),
+    25: (96, 144, 104, 280, True, 64, 184, 208, 312, 360, 64, 32, 32, True, False, 896),
+    26: (96, 144, 104, 288, True, 64, 184, 208, 320, 368, 72, 32, 32, True, True, 896),
+    27: (96, 144, 104, 288, True, 64, 184, 208, 320, 368, 72, 32, 32, True, True, 896),
 }
 
 

@@ -10,10 +10,12 @@ the goroutine's stack.  So sfsample drops the copy of this stack if the goroutin
 
 from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory, ReadMemory, Span, word_in
 from sfsample.core.snapshot import (
+    GO_CODE,
     GOROUTINE_FP,
     GOROUTINE_HIGH,
     GOROUTINE_LOW,
     GOROUTINE_PC,
+    GOROUTINE_RA,
     GOROUTINE_SP,
     SCHEDULER_SP,
     Registers,
@@ -31,17 +33,19 @@ from sfsample.runtimes.go.layout import (
     GoRuntimeLayout,
 )
 
-_MAX_STACK_BYTES = 1 << 16  # bytes of the other stack that are copied
+_MAX_STACK_BYTES = 1 << 17  # bytes of the other stack that are copied
+_SCHEDULER_BYTES = 1 << 13  # bytes below the scheduler's sp that are copied if a signal handler runs
+_CLOCK_BYTES = 64  # bytes below `m.vdsoSP` that are copied: the frame of the function that asks the clock
 _STACK = G_STACK_LOW, G_STACK_HIGH, G_SP
 
 
 class GoPlan:
-    """The copies that one thread needs.  `m` and `scheduler`: addresses of the thread's `m` and g0."""
+    """The copies that one thread needs.  `m`, `g0`: addresses.  `code`: addresses of the runtime's module."""
 
-    def __init__(self, layout: GoRuntimeLayout, m: int, scheduler: int, read: ReadMemory) -> None:
-        self._layout, self._m, self._scheduler, self._read = layout, m, scheduler, read
-        self._m_bytes = layout.m_goroutine + 8  # bytes of the `m` that are copied
-        self.groups: tuple[tuple[Span, ...], ...] = (((m, self._m_bytes), (scheduler, G_BYTES)),)
+    def __init__(self, layout: GoRuntimeLayout, m: int, g0: int, read: ReadMemory, code: range) -> None:
+        self._layout, self._m, self._scheduler, self._read, self.code = layout, m, g0, read, code
+        self._m_bytes = max(layout.m_goroutine, layout.m_vdso_sp) + 8  # bytes of the `m` that are copied
+        self.groups: tuple[tuple[Span, ...], ...] = (((m, self._m_bytes), (g0, G_BYTES)),)
         self._other: Span = 0, 0  # address and size of the copy of the other stack; (0, 0): none
 
     def follow(self, room: Copying, stack: BytesMemory) -> None:
@@ -51,15 +55,18 @@ class GoPlan:
         goroutine = words[m + self._layout.m_goroutine // 8] if m >= 0 else 0
         before = room.copy(goroutine, G_BYTES) if goroutine else -1
         scheduler = room.find(self._scheduler, G_BYTES)
-        if before < 0 or scheduler < 0:
+        if scheduler < 0:
             return
-        low, high, sp = (words[before + offset // 8] for offset in _STACK)
         own_low, own_high, own_sp = (words[scheduler + offset // 8] for offset in _STACK)
+        low, high, sp = (words[before + offset // 8] for offset in _STACK) if before >= 0 else (0, 0, 0)
         if low <= stack.base < high:
             sp, high = own_sp, own_high  # copy the stack of g0: C code may have called the goroutine
         elif not own_low <= stack.base < own_high:
             # a signal handler runs on a third stack; the sp that the runtime has noted is an old one
-            sp = max(low, high - _MAX_STACK_BYTES)
+            sp, start = max(low, high - _MAX_STACK_BYTES), max(own_low, own_sp - _SCHEDULER_BYTES) & -8
+            room.copy(start, max(0, min(own_high - start & -8, _MAX_STACK_BYTES)))
+        elif low < (clock := words[m + self._layout.m_vdso_sp // 8]) <= high:
+            sp = max(low, clock - _CLOCK_BYTES)  # the goroutine asks the vDSO, and notes sp only there
         size = min(high - sp & -8, _MAX_STACK_BYTES)
         if sp % 8 or size <= 0 or room.copy(sp, size) < 0:
             return
@@ -90,25 +97,29 @@ class GoPlan:
         if goroutine is None:
             return {}
         if not goroutine:  # the thread runs the scheduler
-            return {GOROUTINE_LOW: 0, GOROUTINE_HIGH: 0}
+            return {GOROUTINE_LOW: 0, GOROUTINE_HIGH: 0, GO_CODE: self.code.start}
         places = {
             GOROUTINE_LOW: goroutine + G_STACK_LOW,
             GOROUTINE_HIGH: goroutine + G_STACK_HIGH,
             GOROUTINE_SP: goroutine + G_SP,
             GOROUTINE_PC: goroutine + G_PC,
             GOROUTINE_FP: goroutine + self._layout.g_fp,
+            GOROUTINE_RA: goroutine + self._layout.g_fp - 8,
             SCHEDULER_SP: self._scheduler + G_SP,
         }
         words = {register: memory.word(address) for register, address in places.items()}
+        words[GO_CODE] = self.code.start
         return {register: word for register, word in words.items() if word is not None}
 
 
-def find_plan(layout: GoRuntimeLayout, goroutine: int, tid: int, read: ReadMemory) -> GoPlan | None:
-    """Return the plan for a thread; None: the memory does not prove that the thread runs `goroutine`.
+def find_plan(layout: GoRuntimeLayout, g: int, tid: int, read: ReadMemory, code: range) -> GoPlan | None:
+    """Return the plan for a thread; None: the memory does not prove that the thread runs `g`.
 
-    `tid` is the thread's id in the pid namespace of the process.
+    `tid` is the thread's id in the pid namespace of the process.  `code`: addresses of the runtime's module.
+    A process may have several runtimes.  The pc that a runtime notes in g0, or in the goroutine, is its own.
     """
-    m = word_in(read(goroutine + G_M, 8))
-    scheduler = word_in(read(m + M_SCHEDULER, 8))
-    is_proven = word_in(read(m + layout.m_tid, 8)) == tid and word_in(read(scheduler + G_M, 8)) == m
-    return GoPlan(layout, m, scheduler, read) if m and scheduler and is_proven else None
+    m = word_in(read(g + G_M, 8))
+    g0, goroutine = word_in(read(m + M_SCHEDULER, 8)), word_in(read(m + layout.m_goroutine, 8))
+    is_proven = word_in(read(m + layout.m_tid, 8)) == tid and word_in(read(g0 + G_M, 8)) == m
+    pc = word_in(read(g0 + G_PC, 8)) or word_in(read(goroutine + G_PC, 8))
+    return GoPlan(layout, m, g0, read, code) if m and g0 and is_proven and pc in code else None

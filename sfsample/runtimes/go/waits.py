@@ -90,14 +90,14 @@ class WaitReader:
         """
         found, left = dict[int, bytes](), [*waiting]
         for searched in range(_MAX_SEARCHES + 1):
-            words = ((g.address, word_in(g.stack, place)) for g in left for place in places)
+            words = ((g.address, _pointer(g, place)) for g in left for place in places)
             found |= {g: data for g, data in self._pointed(words, size) if g in refers_to(data)}
             left = [g for g in left if g.address not in found]
             if not left:
                 break
             g = left[min(searched, len(left) - 1)]
             frames = range(0, min(len(g.stack), _SEARCHED_BYTES), 8)
-            pointed = ((place, self._read([(word_in(g.stack, place), size)])[0]) for place in frames)
+            pointed = ((place, self._read([(_pointer(g, place), size)])[0]) for place in frames)
             places |= {place for place, data in pointed if data and g.address in refers_to(data)}
         return [*found.items()]
 
@@ -106,3 +106,9 @@ class WaitReader:
         known = [(g, pointer) for g, pointer in pointers if pointer]
         copies = self._read([(pointer, size) for _, pointer in known]) if known else []
         return [(g, data) for (g, _), data in zip(known, copies, strict=True) if data]
+
+
+def _pointer(goroutine: Goroutine, place: int) -> int:
+    """Return the word `place` bytes above sp; 0: it points into the stack, which has no sudog or pollDesc."""
+    word = word_in(goroutine.stack, place)
+    return 0 if goroutine.sp <= word < goroutine.high else word

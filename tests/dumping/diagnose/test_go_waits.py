@@ -6,9 +6,9 @@ import pytest
 
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Frame, Stack, StopReason
-from sfsample.dumping.diagnose.go_waits import GoVerdict, GoWaits, names_of
+from sfsample.dumping.diagnose.go_waits import GoVerdict, GoWaits, Waiting, names_of
 from sfsample.dumping.diagnose.named_thread import NamedThread
-from sfsample.dumping.goroutines import group_goroutines, name_goroutines
+from sfsample.dumping.goroutines import group_goroutines, is_of_runtime, name_goroutines
 from sfsample.dumping.model import (
     GoFacts,
     GoroutineGroup,
@@ -17,7 +17,7 @@ from sfsample.dumping.model import (
     ThreadDump,
     ThreadState,
 )
-from sfsample.dumping.text import _without_wrappers
+from sfsample.dumping.text import Style, _goroutines, _without_wrappers
 from sfsample.process.go_capture import FoundGoroutine
 from sfsample.process.proc_text import SchedStat
 from sfsample.runtimes.go.layout import Goroutine, GoWait
@@ -73,6 +73,60 @@ def test_the_census_says_where_most_goroutines_wait_and_since_when():
     assert GoVerdict(dump, {}).census().text == "1 goroutine: 1 running"
 
 
+def test_the_place_of_a_wait_is_no_function_that_only_passes_it_on():
+    names = ("runtime.gopark", "internal/poll.(*FD).Read", "net.(*conn).Read", "net/http.(*conn).serve")
+    waiting = group((*names, "main.main.gowrap1"), member(2), member(3), state="IO wait")
+    started = group(("main.main.gowrap1", "runtime.goexit"), member(4), member(5), state="runnable")
+    dump = ProcessDump(1, "go", [], None, 0.0, (), (), goroutines=(waiting,))
+    text = "2 goroutines: 2 IO wait; 2 of them in net/http.(*conn).serve"
+    assert GoVerdict(dump, {}).census().text == text
+    assert GoVerdict(dump._replace(goroutines=(started,)), {}).census().text == "2 goroutines: 2 runnable"
+
+
+def test_a_mutex_is_no_once_because_a_library_takes_it_within_a_once():
+    names = (*LOCK[:2], "internal/godebug.(*Setting).Value", "sync.(*Once).doSlow", "main.main")
+    waits, _ = verdict(group(names, member(6, A)))
+    assert waits[6].kind == "mutex"
+
+
+def test_a_wait_group_says_how_many_calls_it_waits_for():
+    names = ("sync.runtime_SemacquireWaitGroup", "sync.(*WaitGroup).Wait", "main.main")
+    waiting = group(names, member(6, A), state="sync.WaitGroup.Wait")
+    dump = ProcessDump(1, "go", [], None, 0.0, (), (), goroutines=(waiting,))
+    texts = [
+        GoWaits(dump._replace(go=GoFacts({A + 4: mutex_copy(missing)}))).find()[6].text for missing in (1, 3)
+    ]
+    assert texts == [
+        "waits for 1 more Done call of WaitGroup 0xffc",
+        "waits for 3 more Done calls of WaitGroup 0xffc",
+    ]
+
+
+def test_a_goroutine_with_functions_of_the_runtime_only_is_the_runtimes_own():
+    """The creator of the goroutine does not matter."""
+    creator = {1: NamedFrame("unique.register", "unique.register")}
+    names = (
+        "runtime.gopark",
+        "runtime.unique_register.func2",
+        "runtime.unique_register.gowrap1",
+        "runtime.goexit",
+    )
+    own = group(names, member(6), state="chan receive")._replace(creator_names=creator)
+    finalizer = group(("main.close", "runtime.runfinq", "runtime.goexit"), member(7))
+    running = own._replace(names=(), stack=None)
+    assert [is_of_runtime(g) for g in (own, finalizer, running)] == [True, False, False]
+
+
+def test_goroutines_that_wait_for_different_objects_are_not_said_to_wait_for_the_same():
+    sockets = group(("runtime.gopark", "main.read"), member(6), member(7), state="IO wait")
+    waits = {goid: Waiting("events", f"waits for events on fd {goid}") for goid in (6, 7)}
+    text = "\n".join(_goroutines(sockets, waits, Style(str)))
+    assert "waits for events on fd 6, and the other goroutines for similar objects" in text
+    waits = {goid: Waiting("sleep", f"sleeps {goid}.0 s more") for goid in (6, 7)}
+    text = "\n".join(_goroutines(sockets, waits, Style(str)))
+    assert "sleeps 6.0 s more, and the other goroutines for other times" in text
+
+
 RING = member(6, A, [B]), member(7, B, [A])
 
 
@@ -83,6 +137,14 @@ def test_a_ring_that_has_not_moved_is_a_deadlock():
     assert finding.lines[0] == (
         "goroutine 6 in main.transfer waits for mutex 0x1000; goroutine 7 has a deferred Unlock of it pending"
     )
+
+
+def test_a_ring_of_goroutines_that_may_have_unlocked_by_hand_is_no_deadlock():
+    """One has `defer a.Unlock()`, but has called a.Unlock() itself; a third goroutine may hold the lock."""
+    by_hand = RING[1]._replace(unlocks=(Unlock(A, "Unlock", by_hand=True),))
+    _, [finding] = verdict(group(LOCK, RING[0], by_hand), unmoved=frozenset({6, 7}))
+    assert (finding.kind, finding.goroutines) == ("blocked", (6, 7))
+    assert finding.text == "each of 2 goroutines waits for a lock that the next one has deferred to unlock"
 
 
 @pytest.mark.parametrize("unmoved", [None, frozenset(), frozenset({6})])
@@ -130,7 +192,7 @@ def test_goroutines_at_the_same_lines_are_one_group():
     """The places of creation, and the pcs, may differ: the compiler copies code."""
 
     def found(goid, pc, created_at):
-        goroutine = Goroutine(0, goid, "chan receive", 0, 1, created_at, 0, pc, 0, 0, 0, 0, 0, 0, b"")
+        goroutine = Goroutine(0, goid, "chan receive", 0, 1, created_at, 0, pc, 0, 0, 0, 0, 0, 0, 0, b"")
         return FoundGoroutine(goroutine, stack_of([pc]), ())
 
     def namer(place):
@@ -165,9 +227,10 @@ def thread(tid, *looks, moving=False):
     return NamedThread(1, dump, tuple((NamedFrame(name, name),) for name in looks[-1]))
 
 
-def stopped(groups, threads, *, is_whole=True):
+def stopped(groups, threads, *, is_whole=True, unmoved=frozenset({1, 6})):
     own = tuple(thread.dump for thread in threads)
-    dump = ProcessDump(1, "go", [], None, 0.0, own, (), goroutines=groups, go=GoFacts(is_whole=is_whole))
+    facts = GoFacts(is_whole=is_whole, unmoved=unmoved)
+    dump = ProcessDump(1, "go", [], None, 0.0, own, (), goroutines=groups, go=facts)
     return [finding.text for finding in GoVerdict(dump, {}, threads).stopped()]
 
 
@@ -181,6 +244,8 @@ def test_a_goroutine_that_does_not_give_way_holds_up_a_stop_of_the_world():
     assert stopped((SPIN, STOPPER), [thread(4, STOP, STOP, moving=True), busy]) == [
         "the runtime stops the program, and waits for goroutine 6, which runs and does not give way"
     ]
+    # the goroutine has given way between the looks, and runs again; this is another stop of the same function
+    assert stopped((SPIN, STOPPER), [thread(4, STOP, STOP, moving=True), busy], unmoved=frozenset()) == []
     later = STOP | {"runtime.stopTheWorldWithSema": 20}  # another stop
     assert stopped((SPIN, STOPPER), [thread(4, STOP, later, moving=True), busy]) == []
     assert stopped((SPIN, STOPPER), [thread(4, STOP, moving=True), busy]) == []  # one look

@@ -23,7 +23,6 @@ from sfsample.process.facts.descriptors import (
     NearEnd,
     PeerProcess,
     PeerSocket,
-    find_peer_processes,
     tcp_peer,
 )
 from sfsample.process.procfs import ProcFs
@@ -113,7 +112,7 @@ def test_pipes_files_epoll_and_eventfd_are_described(reader: DescriptorReader, t
         assert descriptor.inode == os.fstat(file.fileno()).st_ino
         assert descriptor.text == str(tmp_path / "file")
     own, near = os.getpid(), NearEnd(inode)
-    peers = {peer._replace(file="") for peer in find_peer_processes({f"pipe:[{inode}]": near})}
+    peers = {peer._replace(file="") for peer in KeptPeers().find({f"pipe:[{inode}]": near})}
     assert peers >= {PeerProcess(own, near, "r"), PeerProcess(own, near, "w")}
     for fd in (read_end, write_end, event):
         os.close(fd)
@@ -228,6 +227,20 @@ def test_processes_of_one_network_namespace_share_the_tables_of_sockets() -> Non
         assert text(second, later.fileno()) == f"tcp {address(later)} listening"
 
 
+def test_a_file_is_looked_up_again_because_its_path_may_lead_to_another_file(tmp_path) -> None:
+    kept, path = KeptDescriptors(ProcFs(os.getpid()), KeptTables()), tmp_path / "lock"
+    inodes = []
+    for name in ("old", "new"):
+        (tmp_path / name).touch()
+        (tmp_path / name).rename(path)
+        with path.open() as file:
+            found = kept.read(file.fileno())
+            assert found is not None
+            inodes.append((found.inode, os.fstat(file.fileno()).st_ino))
+    assert all(seen == true for seen, true in inodes)
+    assert inodes[0] != inodes[1]
+
+
 def test_other_ends_are_searched_for_seldom_and_asked_again_each_time() -> None:
     (read_end, write_end), (other, another) = os.pipe(), os.pipe()
     links = {f"pipe:[{os.fstat(fd).st_ino}]": NearEnd(os.fstat(fd).st_ino) for fd in (read_end, other)}
@@ -240,7 +253,14 @@ def test_other_ends_are_searched_for_seldom_and_asked_again_each_time() -> None:
     assert modes(peers.find(first)) == {(os.getpid(), "r")}
     third = os.pipe()
     unknown = {f"pipe:[{os.fstat(third[0]).st_ino}]": NearEnd(os.fstat(third[0]).st_ino)}
+    peers.want(unknown)
     assert not peers.find(unknown), "a search now would take too large a part of the time"
+    assert peers.unsearched({**unknown, **first}) == unknown
+    assert not peers.has_news(unknown)
+    peers._next_ns = 0
+    assert peers.has_news(unknown)
+    assert modes(peers.find(unknown)) == both
+    assert peers.has_news(unknown), "another thread that waits for this end asks after the search"
     assert modes(KeptPeers(pause=0).find(unknown)) == both
     for fd in (read_end, other, another, *third):
         os.close(fd)

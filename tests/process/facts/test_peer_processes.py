@@ -27,6 +27,18 @@ def test_contended_locks_have_holder() -> None:
     assert parse_locks("") == ()
 
 
+def test_waiter_for_a_shared_lock_waits_for_all_who_share_it() -> None:
+    text = """\
+1: FLOCK  ADVISORY  READ 812 00:19:1033 0 EOF
+2: FLOCK  ADVISORY  READ 813 00:19:1033 0 EOF
+2: -> FLOCK  ADVISORY  WRITE 814 00:19:1033 0 EOF
+3: FLOCK  ADVISORY  READ 815 00:19:1033 0 EOF
+4: FLOCK  ADVISORY  READ 816 00:19:1034 0 EOF
+5: POSIX  ADVISORY  READ 817 00:19:1033 0 EOF
+"""
+    assert [(lock.holder, lock.waiter) for lock in parse_locks(text)] == [(812, 814), (813, 814), (815, 814)]
+
+
 def test_lock_without_waiter_is_left_out(tmp_path: Path) -> None:
     with (
         open(tmp_path / "lock", "w", encoding="ascii") as file,

@@ -95,7 +95,8 @@ def test_timeouts_are_durations_or_instants() -> None:
     assert decoded("futex", 0x99, 0x80, 0, 0x10, a10=timespec(4)).timeout_s == 4, "a duration"
     assert decoded("futex", 0x99, 0x80).refers_to == ("0x99", "wait")
     assert decoded("epoll_wait", 5, 0, 10, 100).timeout_s == 0.1
-    assert [found.fd for found in decoded("epoll_wait", 99, 0, 10, 100).connections] == [11, 12]
+    call = decoded("epoll_wait", 99, 0, 10, 100)
+    assert ([found.fd for found in call.connections], call.has_more_connections) == ([11, 12], True)
     assert decoded("epoll_wait", 5, 0, 10, 100).connections == ()
     assert decoded("epoll_pwait2", 5, 0, 10, 0x10, a10=timespec(1)).timeout_s == 1
 
@@ -112,6 +113,8 @@ def test_restarted_sleep_has_the_duration_that_was_left() -> None:
 def test_children_and_paths_are_decoded_and_other_calls_are_not() -> None:
     assert decoded("wait4", MINUS_ONE & 0xFFFFFFFF).refers_to == decoded("waitid", 0).refers_to
     assert decoded("waitid", 0).refers_to == ("any child",)
+    for group in (decoded("waitid", 2, 77), decoded("waitid", 3, 77), decoded("wait4", -77 & MINUS_ONE)):
+        assert group.refers_to == ("any child",), "77 is a process group or a descriptor"
     assert decoded("wait4", 77).refers_to == decoded("waitid", 1, 77).refers_to == ("child 77",)
     assert decoded("openat", 0, 0xFF0, aFF0=b"/mnt/nfs/file\0".ljust(16)).refers_to == ("/mnt/nfs/file",)
     assert decoded("openat", 0, 0xFF0).refers_to == (), "its memory cannot be read"

@@ -83,6 +83,8 @@ def test_tracer_is_named_only_if_nothing_else_refuses() -> None:
     [cause, remedy] = closed_gates_help(ROOT, ROOT_PROCESS._replace(tracer=(42, "gdb")))
     assert cause.startswith("process 42 (gdb) traces it already")
     assert "kill 42" in remedy
+    [_, remedy_of_sfsample] = closed_gates_help(ROOT, ROOT_PROCESS._replace(tracer=(42, "sfsample")))
+    assert remedy_of_sfsample == "try again: another sfsample traces it only for a moment"
     refused = help_text(USER, ROOT_PROCESS._replace(tracer=(42, "gdb")))
     assert "it belongs to uid 0 and you are uid" in refused
     assert "42" not in refused

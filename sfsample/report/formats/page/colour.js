@@ -110,14 +110,15 @@ class Colours {
     return `hsl(${change > 0 ? 8 : 215}, ${Math.round(85 * size)}%, ${this.lightness})`;
   }
 
-  // Return [meaning, weight] pairs.  A module, function or owner has its self weight.  A stepper has the total
-  // weight of the frames that it found; the root of a stack is no frame.
+  // Return [meaning, weight] pairs.  A module, function or owner has its self weight; 0: it only calls others.  A
+  // stepper has the total weight of the frames that it found; the root of a stack is no frame.
   shares() {
     const { self, total } = this.profile, meaning = (frame) => this.meaning(frame);
     if (this.how === "found") return this.profile.shares(meaning, total).filter(([way]) => way);
     if (this.how === "wait") return this.waitShares();
-    const sums = new Map(this.how === "module" ? [...this.paths.keys()].map((name) => [name, 0]) : []);
-    return this.profile.shares(meaning, self, sums);
+    const owners = () => this.profile.data.frames.text.map((_, frame) => this.owner(frame)).filter(Boolean);
+    const names = this.how === "module" ? [...this.paths.keys()] : this.how === "owner" ? owners() : [];
+    return this.profile.shares(meaning, self, new Map(names.map((name) => [name, 0])));
   }
 
   // Return the weight of each cause of a wait, and of "": no wait.  A wait inside a wait is the holder's.

@@ -25,7 +25,7 @@ _ENOUGH_INSTRUCTIONS = 300  # instructions after which a search ends if it has f
 _MAX_SEARCHED = 1500  # instructions after which a search without a return ends; libc, libstdc++ need no more
 _MAX_GENERATED = 500  # instructions; longer searches take 20 ms for each new pc, and hardly ever succeed
 _MAX_KEPT = 5000  # instructions in the cache; each takes about 1 KiB
-_MAX_KEPT_OF_SEARCH = 300  # first instructions of a search, which are cached
+_MAX_KEPT_OF_SEARCH = 300  # instructions from the start of a search that are cached
 _MAX_REACHED_FUNCTIONS = 200  # functions for which the reached instructions are cached
 _UNSURE = 100  # last instructions of a failed search; a search from one of these might find a return
 _Result = tuple[UnwindRow, State] | None  # row of the search, state at the instruction; None: no return
@@ -246,7 +246,7 @@ def seen_from(row: UnwindRow, state: State) -> UnwindRow | None:
 def _place_in_frame(
     row: UnwindRow, number: int, frame: Value, state: State, lowest: int | None
 ) -> Value | None:
-    """Return the address in the frame where the caller's value of a register is saved by now, or None."""
+    """Return where in the frame the caller's value of a register is saved by now; None: nowhere."""
     value = _value_at_return(row, number, frame)
     place = state.saved(number, lowest) if value == Value(number) else value.place if value else None
     in_frame = place is not None and place.base == frame.base and (lowest is None or place.offset >= lowest)
