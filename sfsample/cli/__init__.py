@@ -77,10 +77,10 @@ def _run(argv: list[str]) -> int:
         return int(end.code or 0)
     if os.environ.get("SFSAMPLE_LOG") == "debug":
         _start_logging()
-    from sfsample.process.priority import hurrying  # imported here, so that `--help` stays fast
+    from sfsample.process.priority import TURN_S, hurry  # imported here, so that `--help` stays fast
 
     gc.disable()  # with `freeze` below: garbage collections never visit the objects of modules
-    with hurrying():  # imports take most of the time of a brief command
+    with hurry(TURN_S):  # imports take most of the time of a brief command
         module = import_module(f"sfsample.cli.{name_of(command).partition(' ')[0]}")
     gc.freeze()
     gc.enable()
@@ -91,11 +91,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _start_logging() -> None:
-    """Log the decisions of sfsample on stderr: why a thread was captured again, why timers were chosen, ...
-
-    Each package has one logger (`sfsample.process`, for example).  Every message has the level debug.
-    Nothing is logged while a thread is stopped.
-    """
+    """Log sfsample's decisions on stderr (why a thread was captured again, ...), but none during a pause."""
     import logging  # most runs do not log
 
     class Handler(logging.Handler):

@@ -281,7 +281,6 @@ class ThreadCapturer:
     def _with_python(
         self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack, last: Located | None
     ) -> CapturedStack:
-        """Return the capture with its Python frames, if they are wanted."""
         if self.python is None:
             return self._captured(snapshot, stack, last)
         if stack.stop_reason is not StopReason.OUTERMOST:
@@ -318,10 +317,7 @@ class ThreadCapturer:
     @property
     def problems(self) -> Counter[str]:
         """Problems of the captures, and rejected results of steppers, each with its count."""
-        found = {
-            KERNEL_STACK_REFUSED: int(self.kernel_refused),
-            _CUT_SHORT: self._process.copy.cut_short,
-        }
+        found = {KERNEL_STACK_REFUSED: int(self.kernel_refused), _CUT_SHORT: self._process.copy.cut_short}
         return self._unwinder.rejected_rows + Counter(found) + Counter(self.language_problems)
 
     # -- the libraries in which a stack lies
