@@ -335,11 +335,16 @@ class PeerProcess(NamedTuple):
     file: str = ""  # file of /proc/PID/fd
 
 
-def _in_process(pid: int, links: Mapping[str, NearEnd]) -> Iterator[PeerProcess]:
-    for fd in looked_at(lambda: os.listdir(f"/proc/{pid}/fd")) or ():
-        file = f"/proc/{pid}/fd/{fd}"
-        if near := links.get(read_link(file) or ""):
-            yield PeerProcess(pid, near, access_mode(read_text(f"/proc/{pid}/fdinfo/{fd}")), file)
+def _peers_of(links: Mapping[str, NearEnd]) -> Iterator[PeerProcess]:
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
+        for fd in _fds(pid):
+            file = f"/proc/{pid}/fd/{fd}"
+            if near := links.get(read_link(file) or ""):
+                yield PeerProcess(pid, near, access_mode(read_text(f"/proc/{pid}/fdinfo/{fd}")), file)
+
+
+def _fds(pid: int) -> Sequence[str]:
+    return looked_at(lambda: os.listdir(f"/proc/{pid}/fd")) or ()
 
 
 class KeptPeers:
@@ -374,8 +379,7 @@ class KeptPeers:
         if links and now_ns >= self._next_ns + _PEERS_LAST_NS * is_known:
             used_ns, self._searched = time.thread_time_ns(), {**self._wanted, **links}
             self._found = {}
-            pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
-            for peer in (each for pid in pids for each in _in_process(pid, self._searched)):
+            for peer in _peers_of(self._searched):
                 self._found.setdefault(peer.near, []).append(peer)
             self._wanted = dict(self._searched) if len(self._searched) < _MAX_KNOWN else {}
             self._next_ns = now_ns + self._pause * (time.thread_time_ns() - used_ns)
@@ -401,8 +405,8 @@ def contended_locks(files: Iterable[Descriptor]) -> tuple[FileLock, ...]:
 
 def _is_held(lock: FileLock) -> bool:
     """Return True unless no file of the holder has the lock (fdinfo), or if sfsample cannot see all files."""
-    process, pattern = f"/proc/{lock.holder}", re.compile(rf"(?m)^lock:.*:{lock.inode} ")
-    fds = looked_at(lambda: os.listdir(f"{process}/fd")) or ()
+    process, fds = f"/proc/{lock.holder}", _fds(lock.holder)
+    pattern = re.compile(rf"(?m)^lock:.*:{lock.inode} ")
     is_unsure = len(fds) > _MAX_LOCK_FDS or (not fds and os.path.isdir(process))
     return is_unsure or any(pattern.search(read_text(f"{process}/fdinfo/{fd}")) for fd in fds)
 
