@@ -154,7 +154,7 @@ class GoFacts(NamedTuple):
 
     objects: Mapping[int, bytes] = {}  # copies of channels and locks (`runtimes.go.waits.OBJECT_START`)
     files: Mapping[int, Descriptor] = {}  # descriptors that goroutines wait for, by number
-    # ids of the goroutines with locks that have not run between the looks; None: only one look
+    # ids of the goroutines, with locks or running, that were not resumed between looks; None: only one look
     unmoved: frozenset[int] | None = None
     read_ns: int = 0  # CLOCK_MONOTONIC when the goroutines were read
     is_whole: bool = False  # True: all goroutines were read

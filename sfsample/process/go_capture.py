@@ -163,7 +163,7 @@ class GoCapture:
             return None
         self._allgs = self._find_allgs(module)
         self._defers = DeferReader(layout, module, module.tables.go, self._read)
-        return GoroutineReader(layout, find_wait_reasons(module.image), self._read_many, budget)
+        return GoroutineReader(layout, find_wait_reasons(module.tables.go), self._read_many, budget)
 
     def _find_allgs(self, module: Module) -> int:
         bss = module.tables.go.module.bss if module.tables.go else ()

@@ -239,7 +239,7 @@ class StepperChain:
             return self._outermost_if_stack_may_end(walk.frame.sp, walk)
         if row.on_goroutine is not None:
             low, high = (walk.registers.get(number) for number in (GOROUTINE_LOW, GOROUTINE_HIGH))
-            runtime = self._modules.find(walk.registers.get(GO_CODE, 0))
+            runtime = self._modules.find(walk.registers.get(GO_CODE, walk.frame.lookup_pc))
             if low is None or high is None or runtime is not self._modules.find(walk.frame.lookup_pc):
                 return StopReason.REGISTER_UNKNOWN
             row = row.on_goroutine if low <= walk.frame.sp < high else row
@@ -269,9 +269,9 @@ class StepperChain:
         """Return the reason to reject a caller on another stack: its pc, or its stack; None: accepted."""
         pc, sp, registers = caller.registers[walk.arch.pc], caller.registers[walk.arch.sp], walk.registers
         is_goroutine = registers.get(GOROUTINE_LOW, 0) < sp <= registers.get(GOROUTINE_HIGH, 0)
-        may_stay = row.cfa.base == walk.arch.fp and sp > walk.frame.sp  # code may already be on its own stack
-        # a word of the scheduler's stack was the return address
-        is_stack = is_goroutine or may_stay or row.cfa.base == SCHEDULER_SP
+        stays = row.cfa.base == walk.arch.fp and sp > walk.frame.sp  # the scheduler itself asks the vDSO
+        # SCHEDULER_SP: a word of the scheduler's stack was the return address
+        is_stack = is_goroutine or stays or row.cfa.base == SCHEDULER_SP
         if not is_stack and GOROUTINE_LOW not in registers:
             return StopReason.REGISTER_UNKNOWN
         return None if is_stack and self._modules.mapping(pc - 1) is not None else StopReason.BAD_PC

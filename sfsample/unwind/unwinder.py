@@ -13,7 +13,7 @@ from typing import Final
 from sfsample.core.arch import AMD64, Arch
 from sfsample.core.checkpoint import OutOfTime, checkpoint
 from sfsample.core.memory import words_at
-from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.core.snapshot import GOROUTINE_HIGH, GOROUTINE_LOW, ThreadSnapshot
 from sfsample.core.stack import Found, Frame, Stack, StopReason
 from sfsample.core.walk_limits import DEFAULT_ORDER, MAX_FRAMES
 from sfsample.modules.module_map import ModuleMap
@@ -95,8 +95,10 @@ class Unwinder:
         return stack if self._modules.generation == generation else self._walk_best(snapshot)
 
     def walk_parked(self, snapshot: ThreadSnapshot, *, exact: bool) -> Stack:
-        """Unwind a goroutine that no thread runs.  If `exact` is False, its pc is a return address."""
-        return self._continue(Walk(snapshot, exact=exact), self._chain)
+        """Unwind the own stack of a goroutine that no thread runs; not `exact`: pc is a return address."""
+        walk = Walk(snapshot, exact=exact)
+        walk.registers = {**walk.registers, GOROUTINE_LOW: 0, GOROUTINE_HIGH: 0}  # no other stack
+        return self._continue(walk, self._chain)
 
     def search(self, snapshot: ThreadSnapshot, stack: Stack) -> Stack:
         """Return a better stack than `stack`, which lacked a register; `stack` itself if no search succeeds.

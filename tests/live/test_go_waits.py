@@ -8,13 +8,17 @@ import json
 import os
 import re
 import subprocess
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
+from sfsample.process.capture import ThreadCapturer
+from sfsample.process.process import LiveProcess
+from sfsample.unwind.unwinder import Unwinder
 from tests.live.cli_runner import sfsample
 from tests.live.compiled import GO_VERSIONS, needs_go, unpack_go
 from tests.live.targets import HANG_S, LineReader, assert_untraced
+from tests.live.test_go import function_of
 
 pytestmark = [pytest.mark.live, needs_go]
 
@@ -121,3 +125,17 @@ def test_goroutines_that_wait_again_and_again_are_no_deadlock(program):
     with running(program, "moving") as (process, _):
         for _ in range(MOVING_DUMPS):
             assert not any(finding["kind"] == "deadlock" for finding in dumped(process)["verdict"])
+
+
+@pytest.mark.parametrize(("arguments", "by_hand"), [((), False), (("moving",), True)])
+def test_a_function_that_also_unlocks_by_hand_is_noticed(program, arguments, by_hand):
+    """Its deferred Unlock may be for a lock that it will take again, so it proves no deadlock."""
+    names = {"main.transfer", "main.globals"} if not arguments else {"main.takeTurns"}
+    with running(program, *arguments) as (process, _), closing(LiveProcess(process.pid)) as live:
+        capturer, pending = ThreadCapturer(live, Unwinder(live.modules)), set()
+        while not pending:  # a goroutine that runs has no copy of its stack
+            for _, stack, unlocks in capturer.goroutines(lambda: False):
+                pcs = [frame.pc for frame in stack.frames] if stack else ()
+                if not names.isdisjoint(function_of(live.modules.find(pc), pc)[0] for pc in pcs):
+                    pending.update(unlock.by_hand for unlock in unlocks)
+    assert pending == {by_hand}

@@ -3,7 +3,8 @@
 Go notes no owner of a lock.  So sfsample names no holder, and no goroutine that should send to a channel.
 sfsample knows only which goroutines have a pending deferred Unlock, how many readers an RWMutex has, and how
 many Done calls a WaitGroup lacks.  A finding is a "DEADLOCK" only if each goroutine of a ring waits for a
-lock that only the next goroutine has deferred to unlock, and none of the ring has run between two looks.
+lock that only the next goroutine has deferred to unlock, none of the ring has run between two looks, and no
+function in their stacks unlocks a lock without `defer`: the deferred Unlock may be for a later Lock.
 
 Source: Go, src/sync (Mutex: state, sema; RWMutex: w, writerSem, readerSem, readerCount, readerWait;
 WaitGroup: state, sema; Once: done, m), src/runtime/chan.go (hchan); unchanged from Go 1.19 to 1.27.
@@ -108,7 +109,7 @@ class GoWaits:
                 for address in member.wait.objects:
                     self._waiters.setdefault(address, set()).add(member.id)
                 for unlock in member.unlocks if may_hold else ():
-                    self._releasers.setdefault(unlock, set()).add(member.id)
+                    self._releasers.setdefault(unlock[:2], set()).add(member.id)
 
     def find(self) -> dict[int, Waiting]:
         """Return the known waits, by the id of the goroutine."""
@@ -264,6 +265,8 @@ class GoVerdict:
 
     def _ring(self, ring: tuple[int, ...]) -> Finding:
         is_certain = self._unmoved is not None and self._unmoved.issuperset(ring)
+        by_hand = any(unlock.by_hand for goid in ring for member in self._groups[goid].members
+                      if member.id == goid for unlock in member.unlocks)  # fmt: skip
         lines = tuple(map(self._sentence, ring))
         if len(ring) == 1:
             # after an explicit Unlock, another goroutine may hold the mutex; a Once has no explicit Unlock
@@ -271,6 +274,7 @@ class GoVerdict:
             text, lines = lines[0], ()
         else:
             text = f"each of {len(ring)} goroutines waits for a lock that the next one has deferred to unlock"
+            is_certain = is_certain and not by_hand
             if is_certain:
                 text = f"{len(ring)} goroutines wait for each other, and none can go on"
         kind = "deadlock" if is_certain else "blocked"
@@ -280,7 +284,8 @@ class GoVerdict:
         """Yield a finding if the runtime waits for running goroutines, or if no goroutine can go on."""
         stopping = {thread.dump.ns_tid for thread in self._threads if _stops_the_world(thread)}
         running = {group.tid: group.members[0].id for group in self._dump.goroutines
-                   if group.state == "running" and group.tid not in stopping}  # fmt: skip
+                   if group.state == "running" and group.tid not in stopping
+                   and self._unmoved and group.members[0].id in self._unmoved}  # fmt: skip
         if stopping and running:
             verbs = "run and do not give way" if len(running) > 1 else "runs and does not give way"
             text = f"the runtime stops the program, and waits for {names_of(running.values())}, which {verbs}"

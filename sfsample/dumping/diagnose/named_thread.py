@@ -26,7 +26,8 @@ FrameRow = tuple[Frame, Module | None, tuple[NamedFrame, ...]]  # frame, module,
 # Python's own files
 _LIBRARY = re.compile(r"^<frozen |/lib(64)?/python3(\.\d+t?/(?!(site|dist)-packages/)|\d+\.zip)")
 _INSTALLED = re.compile(r"/(site|dist)-packages/|/bin/[^/]*$")  # packages, and scripts that start packages
-_START_FUNCTIONS = ("_start", "__libc_start_main", "__libc_start_call_main", "__libc_start_main_impl")
+GOEXIT = "runtime.goexit"
+_START_FUNCTIONS = ("_start", "__libc_start_main", "__libc_start_call_main", "__libc_start_main_impl", GOEXIT)
 # functions between abort() or assert() and the signal; a static program has these functions in its own file
 _RAISE_PATH = ("abort", "GI_abort", "assert_fail", "assert_fail_base", "raise", "GI_raise", "gsignal", "kill",
                "tgkill", "pthread_kill", "pthread_kill_implementation", "pthread_kill_internal")  # fmt: skip
@@ -108,7 +109,7 @@ class NamedThread(NamedTuple):
         """Return the functions in a part of the frames, without functions of runtime libraries."""
         pairs = zip(self.frames[part], self._paths()[part], strict=True)
         names = [name for names, path in pairs if not is_file(path, RUNTIME_LIBRARIES)
-                 for name in names if name.function and name.raw not in _START_FUNCTIONS]  # fmt: skip
+                 for name in names if name.function and name.function not in _START_FUNCTIONS]  # fmt: skip
         if self.dump.signal:
             names = [*dropwhile(lambda name: bare_symbol(name.raw or "") in _RAISE_PATH, names)] or names
         return _path([short_name(str(name.function)) for name in names])
@@ -185,7 +186,7 @@ def _key(thread: NamedThread) -> object:
 
 def short_name(function: str) -> str:
     """Return a function's name without parameters and template arguments; a name that stays long is cut."""
-    return fit(_drop_brackets(_drop_brackets(function, "<", ">"), "(", ")"), _MAX_NAME_LENGTH, "...")
+    return fold_name(_drop_brackets(_drop_brackets(function, "<", ">"), "(", ")"), _MAX_NAME_LENGTH)
 
 
 def fold_name(function: str, room: int | None) -> str:
@@ -195,12 +196,14 @@ def fold_name(function: str, room: int | None) -> str:
     folded = _drop_brackets(function, "<", ">", "...")
     if columns(folded) > room:
         folded = _drop_brackets(folded, "(", ")", "...")
+    if columns(folded) > room and "operator" not in folded:
+        folded = folded.rpartition("/")[2]  # without the directories of a Go package
     return fit(folded, max(room, 8), "...")
 
 
 def _drop_brackets(text: str, opening: str, closing: str, filler: str | None = None) -> str:
-    """Drop brackets and contents, or replace the contents by `filler`; keep names with `operator` as is."""
-    if opening not in text or "operator" in text or text.startswith(opening):
+    """Drop brackets, or replace their contents by `filler`; keep names with `operator`, or a Go receiver."""
+    if opening not in text or "operator" in text or ".(*" in text or text.startswith(opening):
         return text
     kept, depth = [], 0
     for letter in text:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from sfsample.core.quantities import counted
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.go_waits import GoVerdict, GoWaits, Waiting
-from sfsample.dumping.diagnose.named_thread import NamedThread, own_function, python_path
+from sfsample.dumping.diagnose.named_thread import GOEXIT, NamedThread, own_function, python_path
 from sfsample.dumping.diagnose.wait_graph import Node, blockers, chain, cycles, mutual, stuck, with_processes
 from sfsample.dumping.diagnose.wording import Finding, Wording, common_name, task_edges, task_text
 from sfsample.dumping.model import ProcessDump
@@ -78,9 +78,9 @@ def judge(processes: ProcessSet) -> Verdict:
     findings = [finding for verdict in go.values() for finding in verdict.rings()]
     findings += [finding for verdict in go.values() for finding in verdict.stopped()]
     findings += [finding for verdict in go.values() for finding in verdict.blocked()]
-    for finding in _VerdictBuilder(wording).findings():
-        verdict = go.get(finding.nodes[0].pid) if finding.kind == "main" else None
-        findings.append(finding if verdict is None else verdict.census())
+    of_threads = _VerdictBuilder(wording).findings()
+    findings += [f for f in of_threads if f.kind != "main" or f.nodes[0].pid not in go]
+    findings += [verdict.census() for verdict in go.values()]
     told = [f for f in findings if f.kind == "deadlock" or not asked.isdisjoint(node.pid for node in f.nodes)]
     shown = asked.union(node.pid for f in told if f.kind == "deadlock" for node in f.nodes)
     pairs = [pair for pair in processes if pair[0].pid in shown]
@@ -346,4 +346,4 @@ def _busy_place(thread: NamedThread) -> str:
     left_out = looks[-1][::-1][:inside] if looks else ()
     depth = sum(call.is_python for call in left_out) if thread.python else inside
     unnamed = thread.frames[depth][0].text if depth < len(thread.frames) else "code that could not be seen"
-    return f"{verb} in {thread.call_path(depth) or unnamed}"
+    return f"{verb} in {thread.call_path(depth) or ('Go code' if unnamed.startswith(GOEXIT) else unnamed)}"

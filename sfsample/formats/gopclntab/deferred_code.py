@@ -55,11 +55,11 @@ def _varints(data: bytes) -> Iterator[int]:
             value = shift = 0
 
 
-def unlocked_by(table: GoTable, entry: int) -> str:
-    """Return how the function at `entry` unlocks a lock, such as "RUnlock"; "": no lock is unlocked."""
+def unlocked_by(table: GoTable, vaddr: int, *, is_entry: bool) -> str:
+    """Return how the function at `vaddr` unlocks a lock: "RUnlock"; "": it does not, or begins elsewhere."""
     try:
-        function = table.function_at(entry)
-        if function is None or function.entry != entry:
+        function = table.function_at(vaddr)
+        if function is None or (is_entry and function.entry != vaddr):
             return ""
         names = {*inlined_names(table, function), *_called_names(table, function)}
     except FormatError:

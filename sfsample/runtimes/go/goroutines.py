@@ -17,7 +17,7 @@ from sfsample.runtimes.go.waits import WaitReader
 
 _MAX_GOROUTINES = 1 << 24
 _BATCH = 1024  # goroutines that are read together
-_MAX_STACK_BYTES = 1 << 16  # bytes of a stack that are read
+_MAX_STACK_BYTES = 1 << 17  # bytes of a stack that are read; the frame that reads inotify has 64 KiB
 _MAX_BSS_BYTES = 64 << 20  # bytes of variables that are searched
 _MAX_READINGS = 3  # attempts to read a goroutine whose fields change during the reading
 
@@ -81,7 +81,7 @@ class GoroutineReader:
         return found
 
     def unmoved(self, places: Mapping[int, bytes]) -> frozenset[int]:
-        """Return the ids of the goroutines that have not run; `places`: `Goroutine.place` by address."""
+        """Return the ids of the goroutines that were not resumed; `places`: `Goroutine.place` by address."""
         addresses = iter(places)
         batches = iter(lambda: [*islice(addresses, _BATCH)], [])
         now = chain.from_iterable(self._decoded(self._heads(batch)) for batch in batches)

@@ -33,7 +33,7 @@ from sfsample.runtimes.go.layout import (
     GoRuntimeLayout,
 )
 
-_MAX_STACK_BYTES = 1 << 16  # bytes of the other stack that are copied
+_MAX_STACK_BYTES = 1 << 17  # bytes of the other stack that are copied
 _SCHEDULER_BYTES = 1 << 13  # bytes below the scheduler's sp that are copied if a signal handler runs
 _CLOCK_BYTES = 64  # bytes below `m.vdsoSP` that are copied: the frame of the function that asks the clock
 _STACK = G_STACK_LOW, G_STACK_HIGH, G_SP

@@ -139,6 +139,14 @@ def test_a_ring_that_has_not_moved_is_a_deadlock():
     )
 
 
+def test_a_ring_of_goroutines_that_may_have_unlocked_by_hand_is_no_deadlock():
+    """One has `defer a.Unlock()`, but has called a.Unlock() itself; a third goroutine may hold the lock."""
+    by_hand = RING[1]._replace(unlocks=(Unlock(A, "Unlock", by_hand=True),))
+    _, [finding] = verdict(group(LOCK, RING[0], by_hand), unmoved=frozenset({6, 7}))
+    assert (finding.kind, finding.goroutines) == ("blocked", (6, 7))
+    assert finding.text == "each of 2 goroutines waits for a lock that the next one has deferred to unlock"
+
+
 @pytest.mark.parametrize("unmoved", [None, frozenset(), frozenset({6})])
 def test_a_ring_that_may_have_moved_is_none(unmoved):
     _, findings = verdict(group(LOCK, *RING), unmoved=unmoved)
@@ -184,7 +192,7 @@ def test_goroutines_at_the_same_lines_are_one_group():
     """The places of creation, and the pcs, may differ: the compiler copies code."""
 
     def found(goid, pc, created_at):
-        goroutine = Goroutine(0, goid, "chan receive", 0, 1, created_at, 0, pc, 0, 0, 0, 0, 0, 0, b"")
+        goroutine = Goroutine(0, goid, "chan receive", 0, 1, created_at, 0, pc, 0, 0, 0, 0, 0, 0, 0, b"")
         return FoundGoroutine(goroutine, stack_of([pc]), ())
 
     def namer(place):
@@ -219,9 +227,10 @@ def thread(tid, *looks, moving=False):
     return NamedThread(1, dump, tuple((NamedFrame(name, name),) for name in looks[-1]))
 
 
-def stopped(groups, threads, *, is_whole=True):
+def stopped(groups, threads, *, is_whole=True, unmoved=frozenset({1, 6})):
     own = tuple(thread.dump for thread in threads)
-    dump = ProcessDump(1, "go", [], None, 0.0, own, (), goroutines=groups, go=GoFacts(is_whole=is_whole))
+    facts = GoFacts(is_whole=is_whole, unmoved=unmoved)
+    dump = ProcessDump(1, "go", [], None, 0.0, own, (), goroutines=groups, go=facts)
     return [finding.text for finding in GoVerdict(dump, {}, threads).stopped()]
 
 
@@ -235,6 +244,8 @@ def test_a_goroutine_that_does_not_give_way_holds_up_a_stop_of_the_world():
     assert stopped((SPIN, STOPPER), [thread(4, STOP, STOP, moving=True), busy]) == [
         "the runtime stops the program, and waits for goroutine 6, which runs and does not give way"
     ]
+    # the goroutine has given way between the looks, and runs again; this is another stop of the same function
+    assert stopped((SPIN, STOPPER), [thread(4, STOP, STOP, moving=True), busy], unmoved=frozenset()) == []
     later = STOP | {"runtime.stopTheWorldWithSema": 20}  # another stop
     assert stopped((SPIN, STOPPER), [thread(4, STOP, later, moving=True), busy]) == []
     assert stopped((SPIN, STOPPER), [thread(4, STOP, moving=True), busy]) == []  # one look

@@ -55,7 +55,7 @@ def test_a_goroutine_that_asks_the_clock_is_copied_from_that_frame_on() -> None:
         (USER[0] + 64, USER, [(OWN[0] + OLD_SP, 0x9000)]),
         # a signal handler: the interrupted code has used more of its stack since its sp was noted
         (SIGNALS[0] + 64, USER, [INTERRUPTED, (USER[0], 0x8000)]),
-        (SIGNALS[0] + 64, LARGE, [INTERRUPTED, (LARGE[1] - 0x10000, 0x10000)]),
+        (SIGNALS[0] + 64, LARGE, [INTERRUPTED, (LARGE[1] - 0x20000, 0x20000)]),
         (SIGNALS[0] + 64, None, [INTERRUPTED]),  # the thread runs the scheduler
         (OWN[0] + 64, None, []),
     ],
