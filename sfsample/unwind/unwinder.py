@@ -13,7 +13,7 @@ from typing import Final
 from sfsample.core.arch import AMD64, Arch
 from sfsample.core.checkpoint import OutOfTime, checkpoint
 from sfsample.core.memory import words_at
-from sfsample.core.snapshot import GOROUTINE_HIGH, GOROUTINE_LOW, ThreadSnapshot
+from sfsample.core.snapshot import GO_CODE, GOROUTINE_HIGH, GOROUTINE_LOW, ThreadSnapshot
 from sfsample.core.stack import Found, Frame, Stack, StopReason
 from sfsample.core.walk_limits import DEFAULT_ORDER, MAX_FRAMES
 from sfsample.modules.module_map import ModuleMap
@@ -97,7 +97,12 @@ class Unwinder:
     def walk_parked(self, snapshot: ThreadSnapshot, *, exact: bool) -> Stack:
         """Unwind the own stack of a goroutine that no thread runs; not `exact`: pc is a return address."""
         walk = Walk(snapshot, exact=exact)
-        walk.registers = {**walk.registers, GOROUTINE_LOW: 0, GOROUTINE_HIGH: 0}  # no other stack
+        own = {
+            GO_CODE: walk.frame.pc,
+            GOROUTINE_LOW: 0,
+            GOROUTINE_HIGH: 0,
+        }  # no other runtime, no other stack
+        walk.registers = walk.registers | own
         return self._continue(walk, self._chain)
 
     def search(self, snapshot: ThreadSnapshot, stack: Stack) -> Stack:
