@@ -239,7 +239,7 @@ class StepperChain:
             return self._outermost_if_stack_may_end(walk.frame.sp, walk)
         if row.on_goroutine is not None:
             low, high = (walk.registers.get(number) for number in (GOROUTINE_LOW, GOROUTINE_HIGH))
-            runtime = self._modules.find(walk.registers.get(GO_CODE, 0))
+            runtime = self._modules.find(walk.registers.get(GO_CODE, walk.frame.lookup_pc))
             if low is None or high is None or runtime is not self._modules.find(walk.frame.lookup_pc):
                 return StopReason.REGISTER_UNKNOWN
             row = row.on_goroutine if low <= walk.frame.sp < high else row
