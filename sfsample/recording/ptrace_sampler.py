@@ -16,7 +16,7 @@ from sfsample.core.python_view import PythonView
 from sfsample.core.quantities import counted
 from sfsample.errors import NoSuchProcess, TargetError
 from sfsample.process.capture import ThreadCapturer
-from sfsample.process.facts.descriptors import KeptPeers
+from sfsample.process.facts.descriptors import KeptPeers, KeptTables
 from sfsample.process.had_cpu import OwnRun, WakeUp
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.priority import REAL_TIME_PRIORITY
@@ -67,7 +67,8 @@ class PtraceSampler:
         self._names = Symbolizer()  # names functions of C libraries
         # processes that are not recorded, by pid; each with the tick of its last visit, the oldest first
         self._holders: dict[int, tuple[ProcessSampler, int]] = {}
-        self._peers, self._images = KeptPeers(), recording.images or ImageCache()
+        self._peers, self._tables = KeptPeers(), KeptTables()
+        self._images = recording.images or ImageCache()
         self._start = recording.start or 0.0  # begin of the first interval, in s on the clock
         self._refresh_at = self._cpu_at_start = 0.0
         now = self._clock.now()
@@ -95,7 +96,9 @@ class PtraceSampler:
         waits = None
         if options.mode == "wall":
             peers = self._peers if options.blame else None
-            waits = WaitFinder(process, capturer, self._names, peers, details=options.wait_details)
+            waits = WaitFinder(
+                process, capturer, self._names, self._tables, peers, details=options.wait_details
+            )
         return ProcessSampler(
             process, capturer, recording, self._jitter, named=named, since=self._last_tick,
             waits=waits, others=self._holder,

@@ -287,6 +287,13 @@ def test_threads_that_wait_for_one_lock_of_a_dead_thread_are_one_finding() -> No
     assert finding.text.startswith("2 threads (app): each waits for mutex 0x5000 (held by thread 99, ")
 
 
+def test_owner_of_a_shared_mutex_may_be_in_another_process() -> None:
+    waiter = thread("pthread_mutex_lock", "f", call=futex(0x5000, WAIT & ~128, 2),
+                    memory=words(0x5000, {0: 2, 8: 99}))  # fmt: skip
+    note = "mutex 0x5000 (held by thread 99, which is in another process, or has ended)"
+    assert note in first_sentence(waiter)
+
+
 def test_after_one_sample_the_cpu_clocks_prove_the_sleep() -> None:
     slept = thread(tid=1).dump._replace(last_ran=LastRunTime(0, 7.0, 50.0))
     assert slept._replace(idle_s=3.0).asleep == (pytest.approx(47.1), 50.0)
