@@ -78,9 +78,8 @@ def judge(processes: ProcessSet) -> Verdict:
     findings = [finding for verdict in go.values() for finding in verdict.rings()]
     findings += [finding for verdict in go.values() for finding in verdict.stopped()]
     findings += [finding for verdict in go.values() for finding in verdict.blocked()]
-    findings += [
-        f for f in _VerdictBuilder(wording).findings() if f.kind != "main" or f.nodes[0].pid not in go
-    ]
+    of_threads = _VerdictBuilder(wording).findings()
+    findings += [f for f in of_threads if f.kind != "main" or f.nodes[0].pid not in go]
     findings += [verdict.census() for verdict in go.values()]
     told = [f for f in findings if f.kind == "deadlock" or not asked.isdisjoint(node.pid for node in f.nodes)]
     shown = asked.union(node.pid for f in told if f.kind == "deadlock" for node in f.nodes)
