@@ -102,8 +102,15 @@ def test_a_wait_group_says_how_many_calls_it_waits_for():
     ]
 
 
+@pytest.mark.parametrize(("count", "text"), [(20, "20 channels: "), (64, "64 or more channels: ")])
+def test_a_select_says_how_many_channels_it_has(count, text):
+    waiting = GoroutineMember(6, None, 0, 0, GoWait(tuple(range(0x1000, 0x1000 + 8 * count, 8))))
+    dump = ProcessDump(1, "go", [], None, 0.0, (), (), goroutines=(group((), waiting, state="select"),))
+    assert GoWaits(dump).find()[6].text.startswith(f"waits for one of {text}")
+
+
 def test_a_goroutine_with_functions_of_the_runtime_only_is_the_runtimes_own():
-    """It does not matter who created the goroutine."""
+    """The creator of the goroutine does not matter."""
     creator = {1: NamedFrame("unique.register", "unique.register")}
     names = (
         "runtime.gopark",
