@@ -149,10 +149,12 @@ class _VerdictBuilder:
         yield from grave
         named = {node for finding in grave for node in finding.nodes}
         for pid in self._wording.dumped:
-            main = Node(pid, pid)
-            if main in self._threads and main not in named:
-                moves = "; it ran between the looks" * (self._threads[main].dump.moving is True)
-                yield Finding("main", self._sentence(main) + moves, (main,))
+            # the main thread comes first, if it has not ended
+            own = sorted((node.tid != pid, node) for node in self._threads if node.pid == pid)
+            for has_ended, node in [pair for pair in own[:1] if pair[1] not in named]:
+                moves = "; it ran between the looks" * (self._threads[node].dump.moving is True)
+                text = "the main thread has ended; " * has_ended + self._sentence(node) + moves
+                yield Finding("main", text, (node,))
 
     def _sentence(self, node: Node) -> str:
         """Return a sentence about a thread, and about its chain of waits if the chain is certain."""
@@ -270,6 +272,8 @@ class _VerdictBuilder:
             text += f", which {does}" * bool(does)
         else:
             text = self._wording.chain(first) + self._behind({*waiting} - {*first})
+            main = Node(end.pid, end.tid or end.pid)  # the sentence says what this thread does
+            end = main if main in self._threads else end
         return Finding("blocked", text, (end, *waiting))
 
     def _subjects(self, nodes: Sequence[Node]) -> str:

@@ -92,7 +92,8 @@ class Wording(NamedTuple):
         for before, node in pairwise(nodes):
             wait, is_named = self.waits.get(before), before.pid == node.pid or self._is_alone(node)
             link = ", which" if is_named else ", whose main thread"
-            link = f"; {self.subject(node)}" if wait and wait.kind in _CHILD_KINDS else link
+            if wait and (wait.kind in _CHILD_KINDS or (wait.pids and wait.note)):
+                link = f"; {self.subject(node)}"
             text += f"{link} {self.predicate(node, where=node == nodes[-1])}"
         return text
 

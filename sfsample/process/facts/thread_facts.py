@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
+from sfsample.core.foreign import total
 from sfsample.core.memory import BytesMemory, PiecewiseMemory
 from sfsample.process.facts.descriptors import Descriptor, DescriptorReader, NearEnd
 from sfsample.process.facts.syscall_arguments import DecodedSyscall, TargetLookup, decode_syscall
@@ -58,7 +59,9 @@ class FactReader:
         self._descriptors = self._new_descriptors(self._proc)
         self.descriptor = self._descriptors.read  # looks up the object of a descriptor
         self.read = partial(read_memory, self._proc.anchor())  # reads memory of the process
-        self._target = TargetLookup(self.read, self.descriptor, _now, self._max_connections)
+        self._target = TargetLookup(
+            self.read, self.descriptor, total(time.clock_gettime), self._max_connections
+        )
 
     def usage(self, tid: int) -> SchedStat | None:
         """Read the scheduler's counters of a thread."""
@@ -155,10 +158,3 @@ def _read_clock(cpu: int) -> tuple[float, float] | None:
     finally:
         os.sched_setaffinity(0, allowed)
     return None if at_s is None else (at_s, now)
-
-
-def _now(clock: int) -> float | None:
-    try:
-        return time.clock_gettime(clock)
-    except OSError:
-        return None

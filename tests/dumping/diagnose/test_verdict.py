@@ -519,6 +519,18 @@ def test_connections_of_an_event_loop_are_listed() -> None:
     assert [found["fd"] for found in syscall["connections"]] == [4, 5]
 
 
+def test_a_process_without_its_main_thread_has_a_sentence() -> None:
+    workers = [seen(thread("pause", "|", "work", tid=tid, name="w"), 1.0, 2.0) for tid in (2, 3)]
+    assert first_sentence(*workers) == "the main thread has ended; thread 2 (w) sleeps, in work"
+
+
+def test_a_child_in_the_sentence_of_its_parent_has_no_sentence_of_its_own() -> None:
+    child, its_threads = process(reading(7, 7))
+    findings = judge([*waiting_for_child(7), (child, its_threads)]).findings
+    assert len(findings) == 1
+    assert [tuple(node) for node in findings[0].nodes] == [(7, 7), (1, 1)]
+
+
 def test_findings_stand_above_several_processes() -> None:
     first, second = process(thread("f")), process(thread("g", pid=2, tid=2))
     lines = [*dump_text(judge([first, second]), Style(str))]
