@@ -199,7 +199,7 @@ def test_goroutines_at_the_same_lines_are_one_group():
     """The places of creation, and the pcs, may differ: the compiler copies code."""
 
     def found(goid, pc, created_at):
-        goroutine = Goroutine(0, goid, "chan receive", 0, 1, created_at, 0, pc, 0, 0, 0, 0, 0, 0, 0, b"")
+        goroutine = Goroutine(0, goid, "chan receive", 0, 1, created_at, 0, pc, 0, 0, 0, 0, 0, 0, b"")
         return FoundGoroutine(goroutine, stack_of([pc]), ())
 
     def namer(place):

@@ -39,6 +39,6 @@ def test_all_channels_of_a_select_are_found(count):
         pack_into("<Q", data, layout.sudog_link, link)
         pack_into("<Q", data, layout.sudog_link + 16, 0x1000 + channel)
     memory = PiecewiseMemory(*(BytesMemory(at, bytes(data)) for at, data in zip(places, sudogs, strict=True)))
-    goroutine = Goroutine(G, 7, "select", 0, 1, 0, 0, 1, SP, 0, 0, SP, 0, places[0], 0, b"")
+    goroutine = Goroutine(G, 7, "select", 0, 1, 0, 0, 1, SP, 0, SP, 0, places[0], 0, b"")
     found = WaitReader(layout, lambda spans: [memory.read(*span) for span in spans]).waits([goroutine])
     assert found == {G: GoWait(tuple(range(0x1000, 0x1000 + count)))}
