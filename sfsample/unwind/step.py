@@ -379,10 +379,7 @@ def _return_register_of_leaf(row: UnwindRow, walk: Walk) -> int | None:
 
 
 def is_stack_end(above: int, memory: Memory, modules: ModuleMap, arch: Arch) -> bool:
-    """Return True if a stack may end at the word below address `above`.
-
-    Code that cannot be read (generated code) counts as a possible caller.
-    """
+    """Return True if a stack may end at the word below `above`; unreadable code counts as a caller."""
     for address in range(above, above + _SEARCH_BYTES, _WORD):
         word = memory.word(address)
         if word is None:

@@ -85,11 +85,7 @@ class Unwinder:
         self._modules.open_first()
 
     def walk(self, snapshot: ThreadSnapshot) -> Stack:
-        """Unwind a snapshot.
-
-        If the mappings have changed, the walk is repeated, because the first walk may have used rows of a
-        library that is no longer mapped.
-        """
+        """Unwind a snapshot; repeat the walk if mappings changed, as it may have used an unmapped library."""
         generation = self._modules.generation
         stack = self._walk_best(snapshot)
         return stack if self._modules.generation == generation else self._walk_best(snapshot)

@@ -255,7 +255,6 @@ class ThreadReader:
         return None
 
     def _pool(self, worker: PythonFrame) -> Pool:
-        """Return the pool of a worker, by the frame of its function `_worker`."""
         objects = self._objects
         queue = objects.local(worker, "work_queue")
         executor = objects.word(objects.local(worker, "executor_reference") + _REFERRED)

@@ -65,7 +65,7 @@ class GoPlan:
             sp, start = max(low, high - _MAX_STACK_BYTES), max(own_low, own_sp - _SCHEDULER_BYTES) & -8
             room.copy(start, max(0, min(own_high - start & -8, _MAX_STACK_BYTES)))
         elif low < (clock := words[m + self._layout.m_vdso_sp // 8]) <= high:
-            sp = max(low, clock - 64)  # the goroutine asks the vDSO, and notes only the end of that frame
+            sp = max(low, clock - 64)  # the goroutine is in the vDSO: only `m.vdsoSP` has its sp
         size = min(high - sp & -8, _MAX_STACK_BYTES)
         if sp % 8 or size <= 0 or room.copy(sp, size) < 0:
             return

@@ -18,7 +18,7 @@ from sfsample.modules.module import Module
 from sfsample.unwind.row import OUTERMOST, UnwindRow, entry_row
 from sfsample.unwind.stepper import ALL_PCS, PcRange, only_this_pc
 
-_MACHINES = (AMD64.machine, AARCH64.machine)  # a program has an `Arch` of its own: the mask of its addresses
+_MACHINES = (AMD64.machine, AARCH64.machine)  # e_machine; `Arch` differs between programs (`ra_mask`)
 _WORD = 8
 # functions at which stacks begin, and functions that leave a stack for good
 _ENDS = {"runtime." + name for name in ("goexit", "mstart", "rt0_go", "gogo", "clone")}
