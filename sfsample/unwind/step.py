@@ -270,11 +270,10 @@ class StepperChain:
         pc, sp, registers = caller.registers[walk.arch.pc], caller.registers[walk.arch.sp], walk.registers
         is_goroutine = registers.get(GOROUTINE_LOW, 0) < sp <= registers.get(GOROUTINE_HIGH, 0)
         stays = row.cfa.base == walk.arch.fp and sp > walk.frame.sp  # the scheduler itself asks the vDSO
-        # SCHEDULER_SP: a word of the scheduler's stack was the return address
-        is_stack = is_goroutine or stays or row.cfa.base == SCHEDULER_SP
-        if not is_stack and GOROUTINE_LOW not in registers:
-            return StopReason.REGISTER_UNKNOWN
-        return None if is_stack and self._modules.mapping(pc - 1) is not None else StopReason.BAD_PC
+        is_stack = is_goroutine or stays or row.cfa.base == SCHEDULER_SP  # this one had the return address
+        if is_stack and self._modules.mapping(pc - 1) is not None:
+            return None
+        return StopReason.BAD_PC if GOROUTINE_LOW in registers else StopReason.REGISTER_UNKNOWN
 
     def _is_beyond_copy(self, row: UnwindRow, walk: Walk) -> bool:
         """Return True if the word that `row` lacks lies on this stack, above the end of the copy."""
