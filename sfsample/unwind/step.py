@@ -198,9 +198,13 @@ class StepperChain:
         """Return the snapshot with the words that the innermost function has popped (`row.py`)."""
         walk = Walk(snapshot)
         table_row = self._certain_row(walk)
+        caller = apply_row(table_row, walk.registers, walk.memory, walk.arch) if table_row else None
+        if table_row is None or not isinstance(caller, Caller):
+            return snapshot
+        lacks_words = dict(table_row.registers).keys() - caller.registers.keys()
         code = next((stepper for stepper in self._steppers if stepper.found == Found.CODE), None)
-        code_row = code.row_at(walk.frame, walk.arch) if code and table_row else None
-        if table_row is None or code_row is None:
+        code_row = code.row_at(walk.frame, walk.arch) if code and lacks_words else None  # analysis is slow
+        if code_row is None:
             return snapshot
         memory = with_popped_words(snapshot.memory, table_row, code_row, snapshot.registers, walk.arch)
         return snapshot._replace(memory=memory)

@@ -100,7 +100,8 @@ class GoWaits:
 
     def __init__(self, dump: ProcessDump) -> None:
         self._dump = dump
-        self._channels = cache(self._wait_for_channels)  # 100,000 goroutines may wait for one channel
+        # 100,000 goroutines may wait for one channel or lock
+        self._channels, self._locks = cache(self._wait_for_channels), cache(self._wait_for_lock)
         self._waiters: dict[int, set[int]] = {}  # ids by address of a channel or a semaphore
         self._releasers: dict[tuple[int, str], set[int]] = {}  # ids by address of a lock, and releasing call
         for group in dump.goroutines:
@@ -132,7 +133,8 @@ class GoWaits:
             return self._descriptor(wait.fd)
         if not wait.objects:
             return None
-        return self._lock(member.id, lock, wait.objects[0]) if lock else self._channels(state, wait.objects)
+        own_id = member.id if member.unlocks else 0
+        return self._locks(own_id, lock, wait.objects[0]) if lock else self._channels(state, wait.objects)
 
     def _descriptor(self, fd: int) -> Waiting:
         file, names = self._dump.go.files.get(fd), dict(self._dump.others)
@@ -168,7 +170,8 @@ class GoWaits:
         copy, start = self._dump.go.objects.get(address), offset - OBJECT_START
         return None if copy is None else int.from_bytes(copy[start : start + size], "little")
 
-    def _lock(self, goid: int, lock: _Lock, semaphore: int) -> Waiting:
+    def _wait_for_lock(self, goid: int, lock: _Lock, semaphore: int) -> Waiting:
+        """Return the wait for a lock; `goid`: goroutine that waits, or 0 if it has no pending Unlock."""
         address = semaphore - lock.semaphore
         known: tuple[int, ...] = ()
         text, (others, details) = f"waits for {lock.text} {address:#x}", self._others(semaphore)
