@@ -302,8 +302,10 @@ class _VerdictBuilder:
         for node, thread in self._threads.items():
             busy, looks = thread.dump.busy, thread.dump.looks
             if busy is not None and busy >= _MIN_BUSY_SHARE and all(look.state == "R" for look in looks):
-                share = f"ran, or was ready to run, {min(busy, 1):.0%} of the time between {len(looks)} looks"
-                text = f"{self._wording.subject(node)} {_busy_place(thread)}: {share}"
+                share = f"{100 * min(busy, 1):.0f} % of the time between {len(looks)} looks"
+                text = (
+                    f"{self._wording.subject(node)} {_busy_place(thread)}: ran, or was ready to run, {share}"
+                )
                 yield Finding("spinning", text, (node,))
 
     def _alone(self, kinds: Sequence[WaitKind]) -> Iterator[Finding]:
