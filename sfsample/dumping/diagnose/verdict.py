@@ -303,10 +303,8 @@ class _VerdictBuilder:
             busy, looks = thread.dump.busy, thread.dump.looks
             if busy is not None and busy >= _MIN_BUSY_SHARE and all(look.state == "R" for look in looks):
                 share = f"{100 * min(busy, 1):.0f} % of the time between {len(looks)} looks"
-                text = (
-                    f"{self._wording.subject(node)} {_busy_place(thread)}: ran, or was ready to run, {share}"
-                )
-                yield Finding("spinning", text, (node,))
+                ran = f"{self._wording.subject(node)} {_busy_place(thread)}: ran, or was ready to run"
+                yield Finding("spinning", f"{ran}, {share}", (node,))
 
     def _alone(self, kinds: Sequence[WaitKind]) -> Iterator[Finding]:
         """Yield findings for waits of `kinds` if the thread that has to act is unknown; join equal waits."""

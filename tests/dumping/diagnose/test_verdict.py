@@ -446,7 +446,7 @@ def test_a_busy_go_program_also_says_how_many_goroutines_it_has() -> None:
     dump, threads = process(named._replace(dump=named.dump._replace(looks=tuple(looks))))
     group = GoroutineGroup((GoroutineMember(1, None, 0),), "running", 0, (), None, ())
     texts = [finding.text for finding in judge([(dump._replace(goroutines=(group,)), threads)]).findings]
-    time = "100% of the time between 2 looks"
+    time = "100 % of the time between 2 looks"
     assert texts == [
         f"process 1 (app) is busy in main.work: ran, or was ready to run, {time}",
         "1 goroutine: 1 running",
