@@ -91,11 +91,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _start_logging() -> None:
-    """Log the decisions of sfsample on stderr: why a thread was captured again, why timers were chosen, ...
-
-    Each package has one logger (`sfsample.process`, for example).  Every message has the level debug.
-    Nothing is logged while a thread is stopped.
-    """
+    """Log sfsample's decisions on stderr (why a thread was captured again, ...), but none during a pause."""
     import logging  # most runs do not log
 
     class Handler(logging.Handler):

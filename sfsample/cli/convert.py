@@ -1,8 +1,4 @@
-"""`sfsample convert`: changes the format of profiles, merges several into one, filters their stacks.
-
-`convert` filters stacks (--filter, --ignore, --focus) before it merges frames (--merge-by).  A filter that
-leaves no stack is an error, because the user probably misspelt a name.
-"""
+"""`sfsample convert`: changes the format of profiles, merges several into one, filters their stacks."""
 
 import re
 from collections.abc import Callable
@@ -49,7 +45,6 @@ def run(command: ConvertCommand) -> int:
 
 
 def _check_size(report: Report, files: list[str], output: OutputOptions) -> None:
-    """Raise SfsampleError if the output would be far larger than the inputs."""
     if FORMATS[output.format].cost(report) > ReadingBudget(size_of(files)).left:
         raise SfsampleError(f"cannot write: {output.path}: too large for -f {output.format}",
                             "choose another format (html, svg), or select stacks with --filter or --focus",
@@ -65,7 +60,6 @@ def _select(select: Callable[..., Report], report: Report, flag: str, pattern: s
 
 
 def _matcher(pattern: str) -> Callable[[NamedFrame], bool]:
-    """Return a function that searches for the pattern in a frame's text and module."""
     try:
         search = re.compile(pattern).search
     except (re.error, RecursionError, OverflowError) as failure:

@@ -1,7 +1,4 @@
-"""`sfsample diff`: compares two profiles, as text, as JSON, or as a page with a flame graph.
-
-Only the page needs the stacks.  For text and JSON, sfsample keeps only the counts of each function in memory.
-"""
+"""`sfsample diff`: compares two profiles, as text, as JSON, or as a page with a flame graph."""
 
 from collections.abc import Callable, Sequence
 

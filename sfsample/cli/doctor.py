@@ -1,8 +1,4 @@
-"""`sfsample doctor`: shows whether sfsample may attach, which gates (permissions) are closed, and remedies.
-
-The exit code is 4 if sfsample may not attach to one of the processes.  Without a process, the exit code is 4
-if a gate is closed.  `doctor` stops no thread.
-"""
+"""`sfsample doctor`: shows whether sfsample may attach, the closed gates (permissions), and remedies."""
 
 import sys
 from collections.abc import Iterator

@@ -146,7 +146,6 @@ def _summary(
 
 
 def _export(history: History, command: options.HistoryExport) -> int:
-    """Write slices as one profile; return the exit code."""
     how = command.output
     output, selection = Output(how.path), _selection(history, command)
     chosen = questions.choose(history, selection)
@@ -213,7 +212,6 @@ def _check(history: History, command: options.HistoryCheck) -> int:
 
 
 def _push(history: History, command: options.HistoryPush) -> int:
-    """Send the slices that a backend does not have yet; return the exit code."""
     from sfsample.watching.push.backend import check_credentials
     from sfsample.watching.push.pusher import Pusher, follow  # http.client takes long to import
 

@@ -1,8 +1,4 @@
-"""Finds the files of an input, and reads these files as one report, for `convert` and `diff`.
-
-An input is a file, a directory or a shell pattern.  From a directory, sfsample reads the files with the
-suffix of a profile.  Each match of a pattern is an input.  A file that the user names may have any suffix.
-"""
+"""Finds the files of an input, and reads these files as one report, for `convert` and `diff`."""
 
 import os
 from collections.abc import Iterable

@@ -171,7 +171,6 @@ def _build(kind: type[_T], arguments: Mapping[str, Any]) -> _T:
 
 
 def _unknown_command(command: str, words: Sequence[str]) -> UsageError:
-    """Return the error for a first word that is no command, no pid and no flag."""
     lines = [f"did you mean: sfsample {shlex.join([name, *words])}" for name in _similar(command, COMMANDS)]
     if not lines:
         lines += [] if "/" in command else [f"a process by its name: sfsample -n {shlex.quote(command)}"]

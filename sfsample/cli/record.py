@@ -1,8 +1,4 @@
-"""`sfsample record`: samples processes for a while, or starts and samples a program, and writes the profile.
-
-Whatever ends the recording, the collected samples are written.  The summary on stderr counts lost samples.
-A recording without a usable result is an error, and does not change the output file.
-"""
+"""`sfsample record`: samples processes for a while, or starts and samples a program; writes the profile."""
 
 import os
 import subprocess
@@ -54,10 +50,7 @@ def run(command: RecordCommand) -> int:
 def _record(
     command: RecordCommand, output: Output, stats_output: Output | None
 ) -> tuple[Profile, list[str], list[str], int]:
-    """Record; write the profile and the statistics.
-
-    Return the profile, texts about missing names, lines about waits, and the exit code of the program, or 0.
-    """
+    """Record and write; return profile, texts on missing names, lines on waits, the program's exit code."""
     if stats_output is not None and output.file and stats_output.file == output.file:
         raise UsageError(f"-o and --stats are the same file: {command.stats}")
     options = command.options

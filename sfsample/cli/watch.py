@@ -1,8 +1,4 @@
-"""`sfsample watch`: prints the messages of the daemon (`sfsample.watching`), and passes signals on.
-
-SIGUSR1 fires a trigger.  After SIGHUP, sfsample reads the file of --config again.  At SIGTERM, sfsample keeps
-the unfinished slice, and exits with code 0.
-"""
+"""`sfsample watch`: prints the messages of the daemon (`sfsample.watching`), and passes signals on."""
 
 import os
 import signal

@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple
 
 ByteOrder = Literal["little", "big"]
 
-NT_PRSTATUS, NT_PRFPREG, NT_ARM_TLS = 1, 2, 0x401  # types of register sets: Linux include/uapi/linux/elf.h
+NT_PRSTATUS, NT_PRFPREG = 1, 2  # types of register sets: Linux include/uapi/linux/elf.h
 
 
 class SignalFrame(NamedTuple):

@@ -339,7 +339,7 @@ def _slept(snapshot: ThreadSnapshot) -> bool:
 
 
 def _calls(found: CapturedStack) -> tuple[Call, ...]:
-    """Return the calls on a stack.  The variables of a Python caller end where its callee's frame begins."""
+    """Return the calls on a stack.  The bytes from a Python frame to its callee's frame are its variables."""
     python, calls, inner = found.python or PythonStack((), False), list[Call](), 0
     frames, runs = iter(python.frames), dict(python.activations)
     for index, native in enumerate(found.stack.frames):

@@ -1,9 +1,4 @@
-"""Renders a dump as text, for an engineer at a terminal or for a ticket.
-
-The verdict comes first, then unusual threads, then usual threads.  Recursive calls of a function are one
-line.  On a terminal, each line fits the width: long names are folded, then cut.  `Style.clean` replaces
-control characters in texts of the target.
-"""
+"""Renders a dump as text, for an engineer at a terminal or for a ticket."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby

@@ -162,10 +162,7 @@ class HistoryFile:
         return int(number)
 
     def facts(self, first: int = 0, chosen: Selection = Selection()) -> Iterator[SliceFacts]:  # noqa: B008
-        """Yield the facts of slices whose number is at least `first`, in the order of their numbers.
-
-        `chosen` only makes the query faster: the result may still have slices that are not selected.
-        """
+        """Yield the facts from number `first` on; `chosen` is a hint: other slices are yielded, too."""
         stem = os.path.basename(self.path).removesuffix(".sqlite")
         is_any = chosen.begin_s == 0 and chosen.end_s == inf
         query = f"""SELECT id, {_FACTS} FROM slice WHERE id >= ? AND coalesce(service = ?, 1)
@@ -217,7 +214,6 @@ class HistoryFile:
         )
 
     def _sums(self, facts: Sequence[SliceFacts], parts: Iterable[_Stacks]) -> _Stacks:
-        """Return the sums of the statistics and of the columns of slices of one service."""
         all_stats, all_columns = zip(*parts, strict=True)
         stats = sum_stats(all_stats)
         stats = stats.having(problems=[*dict.fromkeys(stats.texts("problems"))][:_MAX_PROBLEMS])

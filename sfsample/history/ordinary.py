@@ -64,7 +64,6 @@ def _span(slices: Sequence[SliceFacts]) -> Span:
 
 
 def _length_s(slices: Sequence[SliceFacts]) -> float:
-    """Return the length of the time that slices cover."""
     span = _span(slices)
     return min(span.end_s - span.begin_s, sum(each.end_s - each.begin_s for each in slices))
 
@@ -81,8 +80,6 @@ def _shifted(
 
 
 class _Covered:
-    """The times that slices cover."""
-
     def __init__(self, slices: Sequence[SliceFacts]) -> None:
         ordered = sorted(((each.begin_s + each.end_s) / 2, each.end_s - each.begin_s) for each in slices)
         self._middles = [middle for middle, _ in ordered]

@@ -71,10 +71,7 @@ def check_owner(path: str, *, directory: bool = False) -> None:
 
 
 def remove(name: FileName) -> None:
-    """Unlink a file of a history.
-
-    SQLite's files beside it go first: a new file of this name would inherit them.
-    """
+    """Unlink a file of a history; SQLite's files beside it go first, or a new file would inherit them."""
     for suffix in (*BESIDE, ""):
         with suppress(FileNotFoundError):
             os.unlink(name.path + suffix)

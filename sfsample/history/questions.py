@@ -170,7 +170,6 @@ def _differing(slices: list[SliceFacts]) -> Iterator[str]:
 
 
 def _name(slices: list[SliceFacts]) -> str:
-    """Return the name of one side of a comparison: the service, the number of slices, and their tiers."""
     tiers = {facts.tier for facts in slices} - {"1m"}
     merged = f", merged to {' and '.join(sorted(tiers))}" if tiers else ""
     return f"{slices[0].service} ({counted(len(slices), 'slice')}{merged})"

@@ -48,7 +48,6 @@ def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int, skipp
 
 
 def _merge(file: HistoryFile, tier: str) -> None:
-    """Merge the slices of a file to slices of a tier."""
     slices = [] if file.tiers() <= {tier} else _facts(file)
     for group in grouped(slices, lambda facts: merge_key(facts, tier)).values():
         with file.writing():

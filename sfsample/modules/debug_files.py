@@ -107,7 +107,6 @@ def debug_link(image: ElfImage) -> tuple[str, int] | None:
 
 
 def _mismatch(image: ElfImage, candidate: ElfImage, link: tuple[str, int] | None) -> str | None:
-    """Return the reason why a candidate is not the debug file of `image`, or None."""
     prefix = f"a debug file does not belong to this module: {candidate.name}: "
     if image.build_id and candidate.build_id:
         if image.build_id != candidate.build_id:

@@ -55,10 +55,7 @@ class WaitPlace(NamedTuple):
 
 
 class Location(NamedTuple):
-    """A place in code: native code, or else a kernel function, a line of Python or a wait.
-
-    If a thread waits for a lock in a global variable, `address` is the address of the variable.
-    """
+    """Native code, or else a kernel function, a line of Python or a wait (`address`: its lock's variable)."""
 
     module: Module | None
     address: int  # pc of the frame: a vaddr in `module`; without a module, a run-time address

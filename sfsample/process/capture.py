@@ -281,7 +281,6 @@ class ThreadCapturer:
     def _with_python(
         self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack, last: Located | None
     ) -> CapturedStack:
-        """Return the capture with its Python frames, if they are wanted."""
         if self.python is None:
             return self._captured(snapshot, stack, last)
         if stack.stop_reason is not StopReason.OUTERMOST:

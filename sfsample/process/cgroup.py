@@ -1,7 +1,4 @@
-"""Finds the control group of processes.  sfsample can limit timers of CPUs to a control group.
-
-Source: cgroups(7), /proc/PID/cgroup; proc_pid_mountinfo(5).
-"""
+"""Finds the control group of processes.  Source: cgroups(7), /proc/PID/cgroup; proc_pid_mountinfo(5)."""
 
 from collections.abc import Collection
 

@@ -14,14 +14,7 @@ from sfsample.core.arch import ARCHES, Arch, arch_of
 from sfsample.core.filesystem import Root, map_and_close, open_regular
 from sfsample.core.snapshot import Registers, ThreadSnapshot
 from sfsample.errors import CoreError, FormatError
-from sfsample.formats.elf.core_file import (
-    AT_ENTRY,
-    AT_SYSINFO_EHDR,
-    NT_PRSTATUS,
-    CoreFile,
-    CoreThread,
-    MappedFile,
-)
+from sfsample.formats.elf import core_file
 from sfsample.formats.elf.image import PAGE, PF_X, PT_LOAD, ElfImage, Segment
 from sfsample.modules.mapping import Mapping, split_mark
 from sfsample.modules.module import Module
@@ -37,7 +30,7 @@ _PF_R = 4  # bit "readable" of a segment's p_flags
 class CoreMemory:
     """Memory by address: from the core file, or from the mapped files if it was not dumped."""
 
-    def __init__(self, core: CoreFile) -> None:
+    def __init__(self, core: core_file.CoreFile) -> None:
         self._core = core
         self._segments = sorted((s for s in core.segments if s.filesz), key=lambda s: s.vaddr)
         self._starts = [s.vaddr for s in self._segments]
@@ -108,7 +101,7 @@ class CoreProcess:
             known = ", ".join(arch.name for arch in ARCHES)
             raise FormatError(image.name, 18, f"e_machine {image.machine} is none of {known}")
         self.arch: Arch = arch
-        self._core = CoreFile(image)
+        self._core = core_file.CoreFile(image)
         self.memory = CoreMemory(self._core)
         self.opener = CoreImages(self._core, self.memory, exe, sysroot)
         root = self.opener.root if sysroot else None
@@ -128,18 +121,18 @@ class CoreProcess:
         unnamed = [] if self._core.files else [_NO_FILES]
         return [*self._core.problems, *unnamed, *self.opener.problems, *self.modules.problems]
 
-    def threads(self) -> list[CoreThread]:
+    def threads(self) -> list[core_file.CoreThread]:
         """Return the threads; the first thread received the signal."""
         return self._core.threads
 
-    def snapshot(self, thread: CoreThread) -> ThreadSnapshot | str:
+    def snapshot(self, thread: core_file.CoreThread) -> ThreadSnapshot | str:
         """Return the snapshot of a thread, or the reason why the snapshot is missing."""
         registers = Registers()
         for register_set in layout_of(self.arch).sets:
             raw = thread.sets.get(register_set.note, b"")
             if len(raw) >= register_set.size:
                 registers |= decode(register_set, raw, self.arch)
-            elif register_set.note == NT_PRSTATUS:
+            elif register_set.note == core_file.NT_PRSTATUS:
                 return f"its registers are {len(raw)} bytes, not {register_set.size}"
         mask = thread.sets.get(NT_ARM_PAC_MASK, b"")
         arch = with_pac_mask(self.arch, mask) if len(mask) >= 16 else self.arch
@@ -154,13 +147,13 @@ class CoreProcess:
         """
         files = {f.start: f for f in self._core.files}
         segments = {s.vaddr: s for s in self._core.segments}
-        vdso = self._core.auxv.get(AT_SYSINFO_EHDR)
+        vdso = self._core.auxv.get(core_file.AT_SYSINFO_EHDR)
         mappings = [self._mapping(s, files.get(s.vaddr), vdso) for s in segments.values()]
         mappings += [self._mapping(Segment(PT_LOAD, _PF_R | PF_X, 0, f.start, 0, f.end - f.start), f, vdso)
                   for f in files.values() if f.start not in segments and f.end > f.start]  # fmt: skip
         return tuple(sorted(mappings))
 
-    def _mapping(self, segment: Segment, file: MappedFile | None, vdso: int | None) -> Mapping:
+    def _mapping(self, segment: Segment, file: core_file.MappedFile | None, vdso: int | None) -> Mapping:
         stated = file.path if file else "[vdso]" if segment.vaddr == vdso else ""
         path, deleted = split_mark(stated, self.opener.has_file)
         return Mapping(
@@ -173,12 +166,12 @@ class CoreProcess:
 class CoreImages:
     """Opens the mapped files below `sysroot`; the file `exe` replaces the file of the program."""
 
-    def __init__(self, core: CoreFile, memory: CoreMemory, exe: str | None, sysroot: str) -> None:
+    def __init__(self, core: core_file.CoreFile, memory: CoreMemory, exe: str | None, sysroot: str) -> None:
         self._core = core
         self._memory = memory
         self._exe = exe
         self._sysroot, self.root = sysroot, Root(sysroot or "/")
-        entry, files = core.auxv.get(AT_ENTRY, 0), core.files
+        entry, files = core.auxv.get(core_file.AT_ENTRY, 0), core.files
         path = next((f.path for f in files if f.start <= entry < f.end), files[0].path if files else "")
         # path of the program, as the process saw it
         self.exe_path = split_mark(path, self.has_file)[0] or None

@@ -5,18 +5,8 @@ import pwd
 from collections.abc import Iterable
 
 from sfsample.errors import NoSuchProcess, UsageError
+from sfsample.process import search
 from sfsample.process.procfs import process_name
-from sfsample.process.search import (
-    CpuTimes,
-    find_by_name,
-    find_by_unit,
-    groups_by_cgroup,
-    groups_by_user,
-    programs,
-    similar,
-    similar_names,
-    why_no_unit,
-)
 from sfsample.process.target import Target
 
 _CGROUPS = "/sys/fs/cgroup"
@@ -30,16 +20,13 @@ class TargetFinder:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._cpu_times = CpuTimes()
+        self._cpu_times = search.CpuTimes()
         names = (target.name, target.unit, target.cgroup, target.container, target.pod, target.user)
         # name of the unit, container, user or process; "" for process ids
         self.service = next(filter(None, names), "busiest" if target.busiest else "")
 
     def pids(self) -> list[int]:
-        """Return the pids of the processes; each call searches again.
-
-        Raises NoSuchProcess, or UsageError if more processes match than the flag may select.
-        """
+        """Search for the pids anew.  Raises NoSuchProcess, and UsageError if too many processes match."""
         target = self._target
         if target.pid:
             return list(dict.fromkeys(target.pid))
@@ -53,15 +40,15 @@ class TargetFinder:
         return self._by_name(target.name or "")
 
     def _by_unit(self, unit: str) -> list[int]:
-        if not (pids := find_by_unit(unit)):
+        if not (pids := search.find_by_unit(unit)):
             raise NoSuchProcess(0, f"no such process: no process is in the systemd unit {unit}",
-                                *why_no_unit(unit))  # fmt: skip
+                                *search.why_no_unit(unit))  # fmt: skip
         return pids
 
     def _by_name(self, name: str) -> list[int]:
-        found = find_by_name(name)
+        found = search.find_by_name(name)
         if not found:
-            alike = similar_names(name)
+            alike = search.similar_names(name)
             raise NoSuchProcess(0, f"no such process: no process matches {name}",
                                 *([f"processes with similar names: {', '.join(alike)}"] if alike else []),
                                 "-n takes the name of a process, or a part of its command line")  # fmt: skip
@@ -81,9 +68,9 @@ class TargetFinder:
         return _programs(pids, f"pod {self.service}")
 
     def _by_cgroup(self, path: str) -> list[int]:
-        groups, path = groups_by_cgroup("cgroup"), path.removeprefix(_CGROUPS).rstrip("/") or "/"
+        groups, path = search.groups_by_cgroup("cgroup"), path.removeprefix(_CGROUPS).rstrip("/") or "/"
         if path not in groups:
-            alike = similar(path, {name: name for name in groups})
+            alike = search.similar(path, {name: name for name in groups})
             is_there = os.path.isdir(f"{_CGROUPS}{path}")
             raise NoSuchProcess(
                 0, f"no such process: no process is in the control group {path}",
@@ -93,19 +80,20 @@ class TargetFinder:
         return _programs(groups[path], f"control group {path}")
 
     def _by_user(self, user: str) -> list[int]:
-        groups = groups_by_user()
+        groups = search.groups_by_user()
         try:
             uid = int(user) if user.isascii() and user.isdecimal() else pwd.getpwnam(user).pw_uid
         except (KeyError, ValueError):  # ValueError: number of more than 4,300 digits
             raise UsageError(f"no such user: {user}", _users(groups)) from None
-        if not (pids := programs(groups.get(uid, ()))):
+        if not (pids := search.programs(groups.get(uid, ()))):
             raise NoSuchProcess(0, f"no such process: no process runs as user {user}", _users(groups))
         return pids
 
 
 def _the_group(kind: str, prefix: str) -> tuple[str, list[int]]:
     """Return id and pids of the only container or pod (`kind`) whose id begins with `prefix`."""
-    groups, prefix = groups_by_cgroup(kind), prefix.lower().replace("_", "-")  # the spelling in cgroup paths
+    groups = search.groups_by_cgroup(kind)
+    prefix = prefix.lower().replace("_", "-")  # the spelling in cgroup paths
     found = [name for name in groups if name.startswith(prefix)]
     if len(found) > 1:
         raise UsageError(f"{len(found)} {kind}s match: {prefix}", "give a longer part of the id:",
@@ -127,13 +115,13 @@ def _shown(groups: dict[str, list[int]], kind: str, names: Iterable[str]) -> lis
 
 
 def _programs(pids: list[int], where: str) -> list[int]:
-    if not (found := programs(pids)):
+    if not (found := search.programs(pids)):
         raise NoSuchProcess(0, f"no such process: no process in {where} can be sampled",
                             "kernel threads, zombies and sfsample itself are left out")  # fmt: skip
     return found
 
 
 def _users(groups: dict[int, list[int]]) -> str:
-    with_processes = [uid for uid, pids in sorted(groups.items()) if programs(pids)]
+    with_processes = [uid for uid, pids in sorted(groups.items()) if search.programs(pids)]
     names = {entry.pw_uid: entry.pw_name for entry in pwd.getpwall()}
     return f"users with processes: {', '.join(names.get(uid, str(uid)) for uid in with_processes)}"

@@ -116,7 +116,6 @@ class ImageOpener:
         return bool(compared and image.build_id) or self._is_same_file(status, mapping)
 
     def _is_same_file(self, status: os.stat_result, mapping: Mapping) -> bool:
-        """Return True if the inode is that of the mapped file."""
         try:
             return os.path.samestat(status, os.stat(self._map_file(mapping)))
         except OSError:  # map_files needs privileges

@@ -250,7 +250,6 @@ class _Ring:
             _WORD.pack_into(memory, _TAIL, tail)
 
     def close(self) -> None:
-        """Unmap the ring."""
         self._memory.close()
         os.close(self.event)
 

@@ -1,7 +1,4 @@
-"""Defines a live process that sfsample can capture: /proc directory, modules, threads and tracer.
-
-The constructor makes every check that can refuse the process.  `close` leaves no thread stopped.
-"""
+"""Defines a live process that sfsample can capture: /proc directory, modules, threads and tracer."""
 
 import os
 import time
@@ -132,10 +129,7 @@ class LiveProcess:
         return read_memory(self.proc.anchor(), address, size)
 
     def threads(self) -> list[tuple[int, Stat]]:
-        """Return the living threads, by ascending id, with their present state.
-
-        A thread that sfsample has stopped, but not yet captured, counts as running.
-        """
+        """Return the living threads by ascending id; a stopped thread counts as running until its capture."""
         stats = self.proc.thread_stats()
         self._forget_ended([tid for tid, _ in stats])
         held = {tid for tid, stat in stats if stat.state == "t" and tracer_of(self.proc, tid) == os.getpid()}

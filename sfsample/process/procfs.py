@@ -179,10 +179,7 @@ class ProcFs:
             os.close(fd)
 
     def read(self, name: str, chunks: int | None = None) -> bytes | None:
-        """Return a file of the directory ("status", "task/12/syscall"), or None.
-
-        `chunks`: limit in MiB, for a file whose size the target chooses.
-        """
+        """Return a file ("status") or None.  `chunks`: limit in MiB if the target chooses the file's size."""
         try:
             return b"".join(islice(self._chunks(name), chunks))
         except OSError as failure:
@@ -260,10 +257,7 @@ class ProcFs:
             return ()
 
     def place_at(self, address: int) -> Place | None:
-        """Return the place that is mapped at an address; None: the kernel cannot tell (before Linux 6.11).
-
-        The maps file stays open until the maps are read again: opening takes longer than the query.
-        """
+        """Return the place that is mapped at an address; None: the kernel cannot tell (before Linux 6.11)."""
         _QUESTION.pack_into(self._query, 0, _QUERY_BYTES, 0, address)
         try:
             if self._maps_fd < 0:

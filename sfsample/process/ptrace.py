@@ -68,10 +68,7 @@ def poke_register(tid: int, offset: int, value: int) -> bool:
 
 
 class RegisterReader:
-    """Reads the registers of one stopped tracee at a time into a buffer that is allocated beforehand.
-
-    After the first reading, `arch` has the target's own mask of signed return addresses.
-    """
+    """Reads the registers of one stopped tracee at a time into a buffer that is allocated beforehand."""
 
     def __init__(self, arch: Arch) -> None:
         self.arch = arch

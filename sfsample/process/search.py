@@ -12,22 +12,15 @@ from contextlib import suppress
 from shlex import quote
 
 from sfsample.errors import NotPermitted
-from sfsample.process.proc_text import (
-    PF_KTHREAD,
-    cgroup_paths,
-    container_ids,
-    control_groups,
-    parse_status,
-    pod_uids,
-)
+from sfsample.process import proc_text
 from sfsample.process.procfs import HIDDEN, read_text, stat_of
 
 _UNIT_SUFFIXES = (".service", ".scope", ".slice", ".socket", ".mount", ".swap")
 _PARSERS: dict[str, Callable[[str], Iterable[str]]] = {
-    "container": container_ids,
-    "pod": pod_uids,
-    "cgroup": cgroup_paths,
-    "unit": control_groups,
+    "container": proc_text.container_ids,
+    "pod": proc_text.pod_uids,
+    "cgroup": proc_text.cgroup_paths,
+    "unit": proc_text.control_groups,
 }
 _COMM_LENGTH = 15  # bytes after which the kernel cuts the name of a process
 _FIRST_LOOK_S = 1.0  # seconds over which the first call of `busiest` measures CPU time
@@ -89,7 +82,7 @@ def groups_by_user(proc: str = "/proc") -> dict[int, list[int]]:
     """Return the pids of each effective user id (the owner of /proc/PID may be another user)."""
     groups: dict[int, list[int]] = {}
     for pid in _pids(proc):
-        if users := parse_status(read_text(f"{proc}/{pid}/status")).get("Uid", "").split():
+        if users := proc_text.parse_status(read_text(f"{proc}/{pid}/status")).get("Uid", "").split():
             groups.setdefault(int(users[1]), []).append(pid)
     return groups
 
@@ -120,7 +113,7 @@ class CpuTimes:
     def _look(self) -> dict[tuple[int, int], int]:
         stats = ((pid, stat) for pid in _pids() if pid != os.getpid() and (stat := stat_of(pid)))
         return {(pid, stat.starttime): stat.cpu for pid, stat in stats
-                if not (stat.flags & PF_KTHREAD or stat.is_over)}  # fmt: skip
+                if not (stat.flags & proc_text.PF_KTHREAD or stat.is_over)}  # fmt: skip
 
 
 def find_by_unit(unit: str, proc: str = "/proc") -> list[int]:

@@ -113,10 +113,7 @@ class StackCopy:
         return at
 
     def result(self, thread: Thread, sp: int) -> tuple[Memory, bool]:
-        """Return the copy, and True if the copy ended at a limit, before the end of the stack.
-
-        The next `fill` does not change the returned copy.
-        """
+        """Return a copy that no later `fill` changes, and True if a limit cut off the stack's end."""
         self._learn_extent(thread, sp)
         order = self._arch.byteorder
         bounded = self._out_of_time or self._count == self._requested == self._slice
@@ -159,6 +156,5 @@ class StackCopy:
         return True
 
     def _visited(self, stack: Stack, starts: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the starts of the copied stacks on which the walk has frames."""
         sps = [frame.sp for frame in stack.frames]
         return tuple(start for start in starts if any(start <= sp < start + self._slice for sp in sps))

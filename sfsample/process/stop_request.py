@@ -291,10 +291,7 @@ class Tracer:
         return stopped
 
     def release_pending(self) -> bool:
-        """Release the held thread, and pending threads that have stopped; return True if none is left.
-
-        The caller calls this method at every tick.
-        """
+        """Release the held thread, and pending threads that have stopped; return True if none is left."""
         if self._held:
             self.release()
         for request in tuple(self.pending.values()):

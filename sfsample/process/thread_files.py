@@ -13,14 +13,7 @@ from itertools import count
 from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 
 from sfsample.core.snapshot import LastRun
-from sfsample.process.proc_text import (
-    Stat,
-    SyscallInfo,
-    parse_kernel_stack,
-    parse_last_run,
-    parse_stat,
-    parse_syscall,
-)
+from sfsample.process import proc_text
 
 _CHUNK_BYTES = 4096  # more bytes than any of these files has
 _SHORT_BYTES = 128  # more bytes than a schedstat file has
@@ -115,15 +108,15 @@ class ThreadFiles:
         self.fds.clear()
         self.holder = None
 
-    def stat(self) -> Stat | None:
+    def stat(self) -> proc_text.Stat | None:
         """Return the stat line; None: the thread has ended."""
         line = self.read("stat")
-        return parse_stat(line) if line else None
+        return proc_text.parse_stat(line) if line else None
 
-    def asleep(self) -> SyscallInfo | None:
+    def asleep(self) -> proc_text.SyscallInfo | None:
         """Return the system call in which the thread sleeps; None: it is awake, ended or unreadable."""
         line = self.read("syscall")
-        return parse_syscall(line) if line else None
+        return proc_text.parse_syscall(line) if line else None
 
     def counters(self) -> bytes | None:
         """Return the scheduler's counters: time run, time waited, number of times run.
@@ -141,7 +134,7 @@ class ThreadFiles:
 
     def last_run(self) -> LastRun | None:
         """Return the time when the thread last started or stopped running; None: unknown."""
-        return parse_last_run(self.read("sched"))
+        return proc_text.parse_last_run(self.read("sched"))
 
     def kernel_stack(self) -> tuple[str, ...] | None:
         """Return the kernel functions in which the thread sleeps, innermost first; None: unreadable.
@@ -149,4 +142,4 @@ class ThreadFiles:
         The functions are valid only if the thread has not run meanwhile (`counters`).
         """
         text = self.read("stack")
-        return None if text is None else parse_kernel_stack(text)
+        return None if text is None else proc_text.parse_kernel_stack(text)

@@ -85,9 +85,9 @@ class Pieces:
 
 
 class KeptAnswer(Generic[_T]):
-    """The last answer of a function of the target's memory.
+    """Keeps the last answer of a function that reads memory of the target.
 
-    The function is called again if its arguments have changed, or memory that it has read.
+    The function is called again if its arguments, or the memory that it has read, have changed.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class KeptAnswer(Generic[_T]):
         self._pieces = Pieces(())
 
     def get(self, pid: int, arguments: object, function: Callable[[ReadMemory], _T], read: ReadMemory) -> _T:
-        """Return `function(read)`; `arguments`: all values besides memory on which the answer depends."""
+        """Return `function(read)`; `arguments`: all values, except memory, on which the answer depends."""
         now = dict(zip(self._used, self._pieces.read_each(pid) or (), strict=False))
         if self._answer is not None and arguments == self._arguments and now == self._used:
             return self._answer

@@ -47,7 +47,7 @@ class Blame:
         self._unsearched: dict[str, NearEnd] = {}  # other ends that were not yet searched at the last tick
 
     def postpone(self, thread: SampledThread, capture: Capture | None = None) -> bool:
-        """Let `count` count a thread that may have a holder; else False.  `capture` None: it did not run."""
+        """Return True if `count` counts the thread: it may have a holder.  `capture` None: it did not run."""
         self._waiters.pop(thread, None)  # a late capture, between two ticks, may have added the thread
         waits = thread.wait is not None and thread.wait.resource is not None
         if waits:

@@ -29,7 +29,7 @@ from sfsample.unwind.unwinder import Unwinder
 _MAX_SLEEP_S = 0.1  # seconds between two calls of `should_stop`
 _FIRST_READ_S = 0.02  # seconds from the start to the first read; the interval then doubles each time
 _MAX_READ_INTERVAL_S = 0.5
-_SHORT_READ_INTERVAL_S = 0.1  # seconds, for a live view, or while descendants come and go
+_SHORT_READ_INTERVAL_S = 0.1  # seconds between two reads for a live view, or while descendants come and go
 _READ_INTERVAL_PER_PROCESS_S = 0.001  # seconds for each process; to read a process takes 1/50 of this time
 _PERIOD_DEVIATION = 0.02  # largest random part, as a share of the period
 _MIN_PERIOD_NS = 10_000  # the kernel's limit
@@ -95,10 +95,7 @@ class PerfSampler:
             self._add(process)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
-        """Sample until the duration is over, `should_stop` returns True, or no process is left.
-
-        Raises NotPermitted and UnsupportedTarget if the kernel refuses timers.
-        """
+        """Sample as `PtraceSampler.run`.  Raises NotPermitted and UnsupportedTarget: no timers."""
         owns_stats = True
         if not self._is_set:
             self.set_timers()
@@ -228,10 +225,7 @@ class PerfSampler:
         return True
 
     def _collect(self) -> dict[int, bool]:
-        """Count new records; after a change of modules, read the maps first.
-
-        Return for each pid whether the process still lives.
-        """
+        """Count new records; read changed maps first.  Return for each pid whether the process lives."""
         alive: dict[int, bool] = {}
         for _ in range(2):  # not more often, because a process may change its modules all the time
             alive = self._begin_read()  # first: the rings then have all records of ended processes

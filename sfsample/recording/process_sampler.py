@@ -353,7 +353,6 @@ class ProcessSampler:
         return not self._pending and running.release_pending()
 
     def _wait_for_pending(self, deadline_ns: int) -> None:
-        """Wait for pending stops, until `deadline_ns` (perf_counter_ns)."""
         while self._pending and (left_ns := deadline_ns - time.perf_counter_ns()) > 0:
             await_stop(left_ns / 1e9)
             self.collect()

@@ -15,10 +15,7 @@ from sfsample.recording.stats import Stats
 
 
 class Processes:
-    """The open processes: `named` by the user, and `descendants` that sfsample has found.
-
-    A recording ends when no named process is left.  A descendant that cannot be opened is only counted.
-    """
+    """The open processes: `named` by the user, and `descendants` that sfsample has found."""
 
     def __init__(self, named: Iterable[LiveProcess], finder: Descendants | None = None) -> None:
         self.named = list(named)
@@ -62,10 +59,7 @@ class Processes:
         return sum(process.proc.cpu_ns() or 0 for process in self.all)
 
     def open_new(self, stats: Stats, time_s: float, *, force: bool) -> Iterator[LiveProcess]:
-        """Open and yield new descendants for at most `time_s` seconds; the next call yields the others.
-
-        `force`: list /proc even if the kernel has assigned no id since the last call.
-        """
+        """Open and yield new descendants for at most `time_s`; `force`: list /proc even without a new id."""
         until = time.perf_counter() + time_s
         for found in self._finder.open_new(force=force) if self._finder else ():
             if isinstance(found, NoSuchProcess):

@@ -39,7 +39,7 @@ _REFRESH_S = 1.0  # shortest time in s between two ticks that search for every c
 _REFRESHED_PER_S = 10  # processes that are searched for changes in a second
 _LATENESS_S = 1.0  # seconds between two messages about missed ticks
 _REAL_TIME_SHARE = 0.2  # share of one CPU that sfsample may use at real-time priority
-_MAX_HOLDERS = 32  # processes that are not recorded, and are open because they hold up recorded ones
+_MAX_HOLDERS = 32  # open processes that are not recorded, but for which recorded processes wait
 _OPEN_FIRST_S, _OPEN_LATER_S = 1.0, 0.05  # seconds to open descendants: before the first tick, at each tick
 
 
@@ -51,10 +51,7 @@ class Clock:
 
 
 class PtraceSampler:
-    """Samples processes into one profile; a descendant is sampled from the tick at which it is found.
-
-    `jitter` returns random numbers from 0 to 1.
-    """
+    """Samples processes and their descendants.  `jitter` returns random numbers from 0 to 1."""
 
     def __init__(
         self, recording: Recording, clock: Clock | None = None, jitter: Callable[[], float] = uniform
@@ -65,7 +62,7 @@ class PtraceSampler:
         self._unreported_ticks, self._reported_at = 0, -inf
         self._own_run = OwnRun()
         self._names = Symbolizer()  # names functions of C libraries
-        # processes that are not recorded, by pid; each with the tick of its last visit, the oldest first
+        # pid -> a process that is not recorded, and the number of the last tick that used it; oldest first
         self._holders: dict[int, tuple[ProcessSampler, int]] = {}
         self._peers, self._tables = KeptPeers(), KeptTables()
         self._images = recording.images or ImageCache()
@@ -105,7 +102,7 @@ class PtraceSampler:
         )  # fmt: skip
 
     def _holder(self, pid: int) -> ProcessSampler | None:
-        """Return the sampler of a process that holds up another one; None: it has ended, or is refused."""
+        """Return the sampler of a process for which another waits; None: it has ended, or is refused."""
         if recorded := [sampler for sampler in self._samplers if sampler.process.pid == pid]:
             return recorded[0]
         stats, tick = self.profile.stats, self._last_tick
@@ -138,10 +135,7 @@ class PtraceSampler:
         return self._sampler_of(LiveProcess(pid, attach=False, image_cache=self._images), beside)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
-        """Sample until the duration is over, `should_stop` returns True, or no named process is left.
-
-        After `should_stop` has returned True, it always returns True (`TracerThread`).
-        """
+        """Sample until the duration is over, `should_stop` returns True, or no named process is left."""
         stats, owns_stats = self.profile.stats, True
         try:
             self._open_descendants(_OPEN_FIRST_S, force=True)

@@ -113,7 +113,6 @@ def no_sample_lines(stats: Stats) -> Iterator[str]:
 
 
 def _is_low(stats: Stats) -> bool:
-    """Return True if the coverage is low, and not by chance."""
     is_notable, shown_ns = any(_coverage(stats)), stats.samples * 1e9 / stats.rate_hz
     return shown_ns > 0 and is_notable and is_low(stats.coverage, stats.cpu_charged_ns, shown_ns)
 

@@ -44,10 +44,7 @@ class TimerSet:
         self._received = 0  # samples since the start of the timers, including lost samples
 
     def open(self) -> None:
-        """Set and start timers: timers of CPUs if they are wanted and permitted, else timers of threads.
-
-        Raises NotPermitted, and UnsupportedTarget if there are too many threads for the open files.
-        """
+        """Set timers of CPUs if wanted and permitted, else of threads.  Raises TargetError if refused."""
         if self._per_cpu:
             try:
                 self.events = self._started()
@@ -76,7 +73,7 @@ class TimerSet:
     def fit_stack_bytes(self, use: StackUse) -> bool:
         """Choose the size of the copies; return True if it has changed, so that new timers are needed.
 
-        The size is twice the need of the first samples, or the largest size if a later sample needs more.
+        First, the size is twice what the first samples need.  If a later sample needs more, use the largest.
         """
         fitted = self._stack_bytes_fitted
         if not fitted and use.samples < _MIN_FIT_SAMPLES:

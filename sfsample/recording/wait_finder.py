@@ -44,9 +44,9 @@ from sfsample.waiting.waits import Wait, wait_of
 _GO_RUNTIME = ("runtime.", "internal/runtime/")  # starts of names of functions of the Go runtime
 _MAX_STACKS = 10_000  # stacks in the cache of C library functions
 _MAX_FRAMES = 64  # innermost frames that are searched for C library functions
-_SEEN_IN_STACKS = (WaitKind.LOCK, WaitKind.FUTURE)  # the stack of the holder shows that it is the holder
-_NOT_YET_KNOWN = (WaitKind.MUTEX, *_SEEN_IN_STACKS)  # the holder may be known later
-_SAME_SLEEP = (0.0, 0.0)  # `asleep` of each thread: all count as asleep at one instant, see `slept_together`
+_SEEN_IN_STACKS = (WaitKind.LOCK, WaitKind.FUTURE)  # kinds of waits whose holder is recognized by its own stack
+_NOT_YET_KNOWN = (WaitKind.MUTEX, *_SEEN_IN_STACKS)  # kinds whose holder may become known later
+_SAME_SLEEP = (0.0, 0.0)  # `asleep` of every thread, so that all slept at one instant (`slept_together`)
 
 _Ask = Callable[[ThreadReader, PythonStack, int], PythonFacts]  # type of methods of `ThreadReader`
 HolderId = tuple[int, int]  # pid and tid of the thread that has to act; tid 0: any thread of the process
@@ -169,8 +169,8 @@ class WaitFinder:
     def holder(self, thread: Thread, found: FoundWait) -> HolderId | None:
         """Return the holder without which a waiting thread cannot go on now; None: unknown, or there is none.
 
-        The owner in the memory of a lock always counts; other evidence only if the thread still waits.  If
-        its process also has the other end of the pipe, the holder is unknown: a signal handler may act.
+        An owner in the memory of a lock always counts.  Other evidence counts only if the thread still waits.
+        If the thread's own process also has the other end open, the holder is unknown: a handler may act.
         """
         if found.evidence is None or found.wait is None:
             return None

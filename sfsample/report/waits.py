@@ -55,10 +55,7 @@ _Group = tuple[str, str, str]
 
 
 def fold_idle(report: Report) -> tuple[Report, dict[str, int]]:
-    """Return the report with one frame `[idle: worker-*]` for each group of threads that wait for work.
-
-    Also return the samples of each group.  docs/waiting.md has the rules.
-    """
+    """Return the report with one frame for each idle group, and each group's samples (docs/waiting.md)."""
     groups, folded = _groups(report), Counter[str]()
     pools = _pools(report, groups)
 
@@ -188,7 +185,6 @@ def _held_by(holders: _Holders, ns: int) -> str:
 
 
 def _function(frames: Sequence[NamedFrame]) -> str | None:
-    """Return the last function that is no part of a library."""
     return next((frame.text for frame in reversed(frames) if _is_own(frame)), None)
 
 

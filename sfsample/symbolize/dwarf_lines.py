@@ -82,7 +82,6 @@ class DwarfLines:
             return None
 
     def _converted(self, image: ElfImage) -> bytes:
-        """Return the line tables of an image, from the cache if possible."""
         from hashlib import sha256  # import of 3 MB
 
         size = len(image.data)

@@ -132,7 +132,6 @@ class SymbolTable:
         return best if bisect_right(starts, best.start) == bisect_right(starts, vaddr) else None
 
     def _best_alias(self, rows: Sequence[int], vaddr: int) -> Symbol | None:
-        """Return the preferred alias that has a name and covers `vaddr`, or None."""
         if len(rows) == 1:
             return self._symbol(rows[0], vaddr)
         named = [(self._rank(row, symbol), symbol) for row in rows if (symbol := self._symbol(row, vaddr))]
@@ -200,10 +199,7 @@ class SymbolTables:
 
 
 def _edges_of(ranges: Iterable[tuple[int, int]]) -> list[int]:
-    """Return starts and ends of the ranges, alternating and ascending.  Overlapping ranges are merged.
-
-    An address is inside a range if its `bisect_right` is odd.
-    """
+    """Return starts and ends of the merged ranges; an address is inside if its `bisect_right` is odd."""
     merged: list[list[int]] = []
     for start, end in sorted((start, end) for start, end in ranges if start < end):
         if merged and start < merged[-1][1]:

@@ -25,6 +25,7 @@ from sfsample.core.arch import AMD64, Arch
 from sfsample.core.memory import Memory
 from sfsample.core.rule import CFA
 from sfsample.core.snapshot import (
+    GO_CODE,
     GOROUTINE_HIGH,
     GOROUTINE_LOW,
     GOROUTINE_SP,
@@ -238,7 +239,8 @@ class StepperChain:
             return self._outermost_if_stack_may_end(walk.frame.sp, walk)
         if row.on_goroutine is not None:
             low, high = (walk.registers.get(number) for number in (GOROUTINE_LOW, GOROUTINE_HIGH))
-            if low is None or high is None:
+            runtime = self._modules.find(walk.registers.get(GO_CODE, 0))
+            if low is None or high is None or runtime is not self._modules.find(walk.frame.lookup_pc):
                 return StopReason.REGISTER_UNKNOWN
             row = row.on_goroutine if low <= walk.frame.sp < high else row
             if not high and row.cfa.base == GOROUTINE_SP:  # thread that runs the scheduler
@@ -318,7 +320,7 @@ class StepperChain:
         between = [m for m in self._modules.mappings if first.start <= m.start <= last.start and m.readable]
         return sum(m.end - m.start for m in between) < last.end - first.start
 
-    def _call_may_lead_to(self, frame: Frame, return_address: int) -> bool:
+    def call_may_lead_to(self, frame: Frame, return_address: int) -> bool:
         """Return False if the call before `return_address` cannot lead to the function of `frame`.
 
         A call leads to its target, and to functions to which the target jumps (tail calls).  Calls through
@@ -358,7 +360,7 @@ class StepperChain:
         `pc` must follow a call of the frame's function, or lie in unreadable code, or where stacks begin, or
         in a signal trampoline, to which a handler returns without a call.
         """
-        if self._modules.may_be_returned_to(pc) and self._call_may_lead_to(frame, pc):
+        if self._modules.may_be_returned_to(pc) and self.call_may_lead_to(frame, pc):
             return True
         frame = Frame(pc, 0, None, Found.CONTEXT, exact=False)  # a row depends on the pc alone
         rows = (stepper.row_at(frame, arch) for stepper in self._steppers)
@@ -378,10 +380,7 @@ def _return_register_of_leaf(row: UnwindRow, walk: Walk) -> int | None:
 
 
 def is_stack_end(above: int, memory: Memory, modules: ModuleMap, arch: Arch) -> bool:
-    """Return True if a stack may end at the word below address `above`.
-
-    Code that cannot be read (generated code) counts as a possible caller.
-    """
+    """Return True if a stack may end at the word below `above`; unreadable code counts as a caller."""
     for address in range(above, above + _SEARCH_BYTES, _WORD):
         word = memory.word(address)
         if word is None:

@@ -66,7 +66,6 @@ class WalkCache:
         return walk if values == walk.words else self._cut(walk, values, fp, words)
 
     def _cut(self, walk: CachedWalk, values: Sequence[int], fp: int, words: Words) -> CachedWalk | None:
-        """Cut a walk before the first frame that depends on a changed word."""
         read = zip(walk.readers, values, walk.words, strict=True)
         count = min(reader for reader, value, before in read if value != before)
         end = walk.frames[count]._replace(cfa=None)

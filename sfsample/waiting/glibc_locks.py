@@ -27,7 +27,7 @@ _ROBUST = 16  # PTHREAD_MUTEX_ROBUST_NORMAL_NP
 _KIND_END = 0x200  # every __kind is smaller: the type, and bits for robust, inheriting, shared, elided
 # -32: bytes from the list entry of a robust mutex to its futex word, see set_robust_list(2)
 _FUTEX_OFFSET = (1 << 64) - 32
-_NODE_BYTES = 1024  # the word on which musl waits for a condition variable is nearer to the end of the stack
+_NODE_BYTES = 1024  # bytes above sp within which musl has the futex word of a wait for a condition variable
 _MAX_WAITERS = 1 << 20  # waiters; a larger count is not believed
 _WRITE_PHASE, _READERS_SHIFT = 1, 3  # PTHREAD_RWLOCK_WRPHASE and _READER_SHIFT of a rwlock's __readers
 _WRITER_WAITS = 6  # PTHREAD_RWLOCK_WRLOCKED and RWAITING, without WRPHASE: readers hold the lock
@@ -85,7 +85,7 @@ def lock_of(thread: WaitingThread, alive: Container[int], sleepers: Mapping[int,
     if value == _CONTENDED and functions & _MUTEX_FUNCTIONS.get(command, set()):
         is_of_musl = not functions.isdisjoint(_CONDITION) and 0 < word - call.syscall.sp < _NODE_BYTES
         return None if is_of_musl else _mutex(shared)
-    near = {*thread.functions[:2]}  # the function that is called once may wait further inside
+    near = {*thread.functions[:2]}  # innermost functions: the function that runs once may itself wait
     if near & {"pthread_once", "pthread_once_slow"} or ("syscall" in near and value == _GUARD_WAITED_FOR):
         return Lock(WaitKind.ONCE, word, None)
     for names, lock in _LOCKS:
@@ -134,7 +134,7 @@ def _robust(futex: _Futex) -> Lock | None:
 
 
 def _unnamed_mutex(futex: _Futex) -> Lock | None:
-    """Check a mutex if the C library has no symbols, so that no frame is named pthread_mutex_timedlock.
+    """Check a mutex if no frame names the function that waits, because the C library has no symbols.
 
     The owner must be alive, __nusers (12) not 0, and __kind (16) valid.
     """

@@ -5,6 +5,8 @@ of the lock or channel that it waits for.
 """
 
 import json
+import os
+import re
 import subprocess
 from contextlib import closing, contextmanager
 
@@ -15,7 +17,7 @@ from sfsample.process.process import LiveProcess
 from sfsample.unwind.unwinder import Unwinder
 from tests.live.cli_runner import sfsample
 from tests.live.compiled import GO_VERSIONS, needs_go, unpack_go
-from tests.live.targets import LineReader, assert_untraced
+from tests.live.targets import HANG_S, LineReader, assert_untraced
 from tests.live.test_go import function_of
 
 pytestmark = [pytest.mark.live, needs_go]
@@ -61,7 +63,7 @@ def running(*command):
 
 
 def dumped(process):
-    done = sfsample("dump", "-p", process.pid, "--json")
+    done = sfsample("dump", "-p", process.pid, "--timeout", HANG_S, "--json")
     assert done.code == 0, done.err
     assert_untraced(process.pid)
     assert process.poll() is None
@@ -71,7 +73,8 @@ def dumped(process):
 def test_waits_are_those_of_the_program(program):
     with running(program) as (process, said):
         document = dumped(process)
-        text = sfsample("dump", "-p", process.pid).out.decode()
+        text = sfsample("dump", "-p", process.pid, "--timeout", HANG_S).out.decode()
+        threads = {*map(int, os.listdir(f"/proc/{process.pid}/task"))}
     goroutines = {goroutine["id"]: goroutine for goroutine in document["processes"][0]["goroutines"]}
     waits = {name: goroutines[goid]["waits_for"] for name, (goid, _) in said.items() if goid}
     ids = {name: goid for name, (goid, _) in said.items()}
@@ -82,6 +85,9 @@ def test_waits_are_those_of_the_program(program):
     check_other_waits(waits)
     check_verdict(document["verdict"], ids)
     assert f"goroutine {ids['ab']} in main.transfer" in text
+    [(locked, tid)] = re.findall(r"^goroutine (\d+): .*, locked to thread (\d+)$", text, re.MULTILINE)
+    assert int(locked) == ids["locked"]
+    assert int(tid) in threads
     assert "waits for ever: receive from a nil channel" in text
 
 

@@ -17,9 +17,9 @@ GROUPS = {
 
 @pytest.fixture(autouse=True)
 def groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(find_target, "groups_by_cgroup", lambda kind: GROUPS[kind])
-    monkeypatch.setattr(find_target, "groups_by_user", lambda: {0: [1], 33: [10]})
-    monkeypatch.setattr(find_target, "programs", sorted)
+    monkeypatch.setattr(find_target.search, "groups_by_cgroup", lambda kind: GROUPS[kind])
+    monkeypatch.setattr(find_target.search, "groups_by_user", lambda: {0: [1], 33: [10]})
+    monkeypatch.setattr(find_target.search, "programs", sorted)
     monkeypatch.setattr(find_target, "process_name", lambda pid: f"program-{pid}")
 
 

@@ -201,7 +201,6 @@ class TopView:
         return f"  {first}{marks[0]}   TOTAL{marks[1]}   {what}{task}"
 
     def _body(self, width: int, height: int, mode: str | None) -> list[Line]:
-        """Return the table as `height` lines."""
         rows, selected, height = self.rows, self.selected, max(0, height)
         has_holders = self.view == WAITS and any(row.where for row in rows)
         number = max(1, height // 2) if has_holders else height

@@ -188,7 +188,7 @@ class GoWaits:
         """Return the goroutines that can end a wait for a lock, and a clause about these goroutines."""
         address = semaphore - lock.semaphore
         found = self._releasers.get((address + lock.released, lock.release), set())
-        # Waiters do not hold the lock.  But if only waiters can unlock, this goroutine may wait for itself.
+        # A waiter does not hold the lock.  But if only waiters will unlock it, this goroutine may hold it.
         known = tuple(sorted(found - self._waiters[semaphore] or found & {goid}))
         writers = self._waiters.get(address + _WRITER.semaphore, ()) if lock.kind == "read lock" else ()
         is_own, call = known == (goid,), lock.release.rpartition(" ")[2]

@@ -63,10 +63,10 @@ class NamedThread(NamedTuple):
             yield from islice(zip(self.dump.stack.frames, self.dump.modules, self.frames, strict=True), depth)
 
     def rows_beside_python(self, view: PythonView, depth: int | None) -> Iterator[tuple[int, FrameRow]]:
-        """Yield the native frames that say more than the Python frames, each with its number.
+        """Yield the native frames that are shown beside the Python frames, each with its number.
 
-        Library frames always say more.  Frames inside the innermost Python function say more unless the
-        thread waits in a system call that Python made.  Without Python frames, all frames are yielded.
+        Library frames are always shown.  Frames inside the innermost Python function are shown unless the
+        thread waits in a system call that Python itself made.  Without Python frames, all frames are shown.
         """
         runs = self.dump.python.activations if self.dump.python else ()
         inner = min((index for index, run in runs if run), default=None)
@@ -94,7 +94,7 @@ class NamedThread(NamedTuple):
     def call_path(self, depth: int = 0) -> str:
         """Return the innermost functions of the program: "pop <- worker <- main".
 
-        If the thread runs Python, the path has only Python functions; one of them is the user's innermost.
+        If the thread runs Python, the path has only Python functions, and the user's innermost has its place.
         `depth`: number of innermost functions to leave out.
         """
         if python := self.python[depth:]:
@@ -123,7 +123,7 @@ class NamedThread(NamedTuple):
 
 
 def python_path(frames: Sequence[NamedFrame]) -> str:
-    """Return the innermost Python functions, the user's with its place: "read <- get (web/shop.py:7)"."""
+    """Return Python functions, innermost first; the user's has its place: "read <- get (web/shop.py:7)"."""
     own = _own(frames)
     user = frames[own] if frames else NamedFrame("")
     place = user.text.removeprefix(f"{user.function} (").removesuffix(")") if user.file else ""
@@ -136,7 +136,7 @@ def own_function(frames: Sequence[NamedFrame]) -> str:
 
 
 def _path(names: Sequence[str], own: int = 0, place: str = "") -> str:
-    """Return "f (x 3) <- main": the innermost functions, and the function at index `own` with its place."""
+    """Return "f (x 3) <- main": the innermost functions; the function at index `own` has its place."""
     calls = [[*indexes] for _, indexes in groupby(range(len(names)), key=names.__getitem__)]
     at = next((at for at, indexes in enumerate(calls) if own in indexes), 0)
     texts = []
@@ -150,7 +150,7 @@ def _path(names: Sequence[str], own: int = 0, place: str = "") -> str:
 
 
 def _own(python: Sequence[NamedFrame]) -> int:
-    """Return the index of the innermost frame outside packages and library, else outside library, else 0."""
+    """Return the index of the user's innermost frame: outside packages, else outside the library, else 0."""
     files = [frame.file or "" for frame in python]
     outside = [at for at, file in enumerate(files) if not _LIBRARY.search(file)]
     return next((at for at in outside if not _INSTALLED.search(files[at])), min(outside, default=0))

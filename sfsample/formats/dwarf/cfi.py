@@ -67,16 +67,13 @@ class CfiMachine:
         return CfiRow(self.cfa, rules, cie.ra_register, cie.signal, self.ra_signed)
 
     def run(self, program: DwarfReader, location: int) -> Iterator[int]:
-        """Execute the program, and yield each new location.  The current row is valid below that location.
-
-        `match` first tries the most frequent opcodes, which have an operand in the low six bits.
-        """
+        """Execute the program, and yield each new location; the current row is valid below that location."""
         cie, pos, end = self.cie, 0, len(program.data)
         while pos < end:
             opcode = program.data[pos]
             pos += 1
             operand = opcode & 0x3F
-            match opcode >> 6:
+            match opcode >> 6:  # the most frequent opcodes come first; their operand has six bits
                 case 1:  # DW_CFA_advance_loc
                     location += operand * cie.code_align
                     yield location
@@ -184,7 +181,6 @@ class CfiMachine:
         return program.block(pos, size)
 
     def _restore(self, register: int) -> None:
-        """Set the rule of a register to the rule in the CIE; without a rule in the CIE, drop the rule."""
         if register in self.cie.rules:
             self.rules[register] = self.cie.rules[register]
         else:

@@ -118,10 +118,7 @@ class EhFrame:
         return current.row._replace(rules=dict(current.row.rules)) if current else None
 
     def row_range_at(self, vaddr: int) -> RowRange | None:
-        """Return the row for `vaddr`, as `row_at` does, with vaddrs for which the row is certainly valid.
-
-        The row is cached, so the caller must not change it.
-        """
+        """Return `row_at(vaddr)` and vaddrs for which it is valid; the caller must not change the row."""
         fde = self.find(vaddr)
         if fde is None:
             return None
@@ -156,10 +153,7 @@ class EhFrame:
         return rows
 
     def rows(self, fde: Fde) -> Iterator[tuple[int, CfiRow]]:
-        """Yield (vaddr of the first byte, row) of a function; an advance by 0 gives a row of 0 bytes.
-
-        Raises FormatError if an instruction is damaged.
-        """
+        """Yield (first vaddr, row) of a function; a row may have 0 bytes.  Raises FormatError."""
         program, machine, location = self._program(fde), CfiMachine(fde.cie), fde.start
         for next_location in machine.run(program, fde.start):
             yield location, machine.row(program)
@@ -167,10 +161,7 @@ class EhFrame:
         yield location, machine.row(program)
 
     def fdes(self, limit: int = sys.maxsize) -> Iterator[Fde]:
-        """Yield every FDE in section order.  A damaged FDE is skipped; a damaged length ends the walk.
-
-        Raises FormatError if the section has more than `limit` entries.
-        """
+        """Yield the intact FDEs in section order.  Raises FormatError for more than `limit` entries."""
         offset = 0
         for _ in range(limit):
             if offset + 4 > len(self._section.data):

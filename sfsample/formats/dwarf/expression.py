@@ -72,8 +72,6 @@ class _NoValueError(Exception):
 
 
 class _Evaluation(NamedTuple):
-    """One evaluation, with its stack, and the registers and memory that the expression reads."""
-
     code: DwarfReader
     registers: Mapping[int, int]
     memory: Memory

@@ -98,10 +98,7 @@ class DwarfReader(NamedTuple):
         raise self.damaged(pos, "LEB128 is longer than 64 bits")
 
     def pointer(self, pos: int, encoding: int, data_base: int | None = None) -> tuple[int, int]:
-        """Read a pointer in a DW_EH_PE encoding, and add the base that the encoding states.
-
-        Raises FormatError for an indirect pointer, which needs the target's memory, and for an unknown base.
-        """
+        """Read a DW_EH_PE pointer.  Raises FormatError if it is indirect, or if its base is unknown."""
         if encoding & 0x80:  # DW_EH_PE_indirect, and DW_EH_PE_omit
             raise self.damaged(pos, f"pointer encoding {encoding:#x} has no value here")
         match encoding & 0x70:

@@ -185,10 +185,7 @@ class ElfImage:
         return (head.vaddr, min(_MAX_FINGERPRINT_SIZE, head.filesz)) if head else (0, 0)
 
     def loaded(self, vaddr: int, size: int | None = None) -> memoryview | None:
-        """Return `size` bytes of the file that are loaded at `vaddr`; None: the file has fewer bytes.
-
-        With `size` None, return all bytes from `vaddr` to the end of the segment.
-        """
+        """Return `size` bytes (None: all of the segment) loaded at `vaddr`; None: the file has fewer."""
         for s in self.segments:
             if s.type == PT_LOAD and s.vaddr <= vaddr < s.vaddr + s.filesz:
                 at = s.offset + vaddr - s.vaddr
@@ -273,10 +270,7 @@ class ElfImage:
         return self.data[segment.offset : segment.offset + segment.filesz], segment.vaddr
 
     def symbols(self, *kinds: int) -> tuple[memoryview, memoryview] | None:
-        """Return (records, string table) of the symbol table whose type comes first in `kinds`, or None.
-
-        The default order of `kinds` is `.symtab`, `.dynsym`.
-        """
+        """Return (records, string table) of the symbol table whose type comes first in `kinds`, or None."""
         sections = self.sections
         for kind in kinds or (SHT_SYMTAB, SHT_DYNSYM):
             for section in sections:
@@ -318,10 +312,7 @@ class Note(NamedTuple):
 
 
 def notes(data: memoryview, byteorder: ByteOrder) -> Iterator[Note]:
-    """Yield the complete notes of one PT_NOTE segment (gABI, "Note Section").
-
-    Names of owners are short, so only the first bytes are read.  Raises FormatError for too many notes.
-    """
+    """Yield the complete notes of a PT_NOTE segment (gABI).  Raises FormatError for too many notes."""
     offset = 0
     for _ in range(_MAX_CORE_NOTES):
         if offset + 12 > len(data):

@@ -81,10 +81,7 @@ class SFrameFre(NamedTuple):
 
 
 class RowDecoder:
-    """Decodes the rows of `table`; `area` is the FRE area of the table.
-
-    Many functions have equal rows, so a cache maps the bytes of a row to the decoded row.
-    """
+    """Decodes the rows of `table` from its FRE `area`; caches rows, as many functions have equal rows."""
 
     def __init__(self, area: Buffer, table: "SFrameTable") -> None:
         self._area, self._table = area, table

@@ -256,10 +256,7 @@ class SFrameTable:
             raise self._damaged(self.fre_base + damage.offset, where) from None
 
     def row_at(self, vaddr: int) -> SFrameFre | None:
-        """Return the row for `vaddr`; None: this table has no usable row there.
-
-        A wrong row of ld is repaired or left out.  Raises FormatError if the function is damaged.
-        """
+        """Return the row for `vaddr`, repaired if ld wrote it wrong; None: no row.  Raises FormatError."""
         fde = self.find(vaddr)
         if fde is None:
             return None

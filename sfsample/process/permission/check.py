@@ -88,10 +88,7 @@ def _ident(exe: str) -> bytes:
 
 
 def check_permitted(proc: ProcFs) -> None:
-    """Raise NotPermitted if sfsample may not trace a process, or if a debugger traces it.
-
-    sfsample looks for a tracer several times, because another sampler detaches soon.
-    """
+    """Raise NotPermitted if sfsample may not trace, or a debugger does (another sampler soon detaches)."""
     if not may_access(proc.anchor()):
         raise not_permitted(proc)
     for _ in range(_MAX_TRACER_CHECKS):
@@ -140,10 +137,7 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(pid: int | None) -> Diagnosis:
-    """Judge every gate to a process; `pid` None: only the gates that depend on sfsample alone.
-
-    Raises NoSuchProcess and UnsupportedTarget.
-    """
+    """Judge every gate (`pid` None: sfsample's own gates).  Raises NoSuchProcess, UnsupportedTarget."""
     if pid is None:
         return Diagnosis(None, None, judge_gates(own_credentials(), None), None)
     if pid == os.getpid():

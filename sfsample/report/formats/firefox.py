@@ -194,6 +194,5 @@ class _ThreadTables:
 
 
 def _table(*empty: str, **columns: list[Any]) -> dict[str, Any]:
-    """Return a table: its length, empty columns by name, and columns with values."""
     length = len(next(iter(columns.values()), []))
     return {"length": length, **{name: [] for name in empty}, **columns}

@@ -109,7 +109,6 @@ def _runs(memory: Memory, layout: Layout, address: int, end: int = 0, cframe: in
 
 @lru_cache(64)
 def _unpacker(layout: Layout) -> Callable[[int, bytes], PythonFrame]:
-    """Return a function that makes a frame from its address and its bytes."""
     words = Struct(f"<{layout.frame_bytes // 8}Q").unpack_from
     at = layout.executable // 8, layout.previous // 8, layout.instruction // 8
 

@@ -235,7 +235,6 @@ def has_references(head: bytes) -> bool:
 
 
 def _texts(layout: Layout, header: bytes) -> tuple[int, int]:
-    """Return the addresses of the qualified name and of the file name of a code object, by its header."""
     return word_in(header, layout.qualname - layout.type), word_in(header, layout.filename - layout.type)
 
 

@@ -1,7 +1,4 @@
-"""Decodes the location table of a code object (CPython 3.11 and later).
-
-Source: Objects/locations.md ("Format of the locations table") and Include/cpython/code.h of CPython.
-"""
+"""Decodes the location table of a code object.  Source: CPython's Objects/locations.md, cpython/code.h."""
 
 from itertools import accumulate
 
@@ -12,10 +9,7 @@ _LONG_VARINTS = 4  # numbers in an entry of the kind _LONG; the first number is 
 
 
 def decode(table: bytes, line: int, units: int) -> tuple[list[int], list[int | None]]:
-    """Return the end and the line of each entry.  An end is an offset in units of two bytes.
-
-    Raises ValueError if the table is damaged, or does not describe `units` instructions.
-    """
+    """Return (end in units of 2 bytes, line) of each entry.  Raises ValueError if the table is damaged."""
     counts: list[int] = []
     lines: list[int | None] = []
     at, size = 0, len(table)

@@ -197,10 +197,7 @@ class Objects:
                 yield name, self.repr(address)
 
     def repr(self, address: int, *, with_items: bool = True) -> str:
-        """Return a short text: the value of an object of a simple type; for other objects, the type.
-
-        A collection shows its first items: "<list of 9: 1, 'a', ...>".
-        """
+        """Return a short text: a simple value, a collection ("<list of 9: 1, 'a', ...>") or a type."""
         kind, at = self.type_name(address), self.layout.bytes_size
         value: object = None
         size = self.word(address + (SET_USED if kind in ("set", "frozenset") else at))

@@ -32,10 +32,7 @@ class Placed(NamedTuple):
 
 
 class Placer:
-    """Places the Python frames of one process, and learns the distance from CFA to mark.
-
-    `code` has the mappings in which compiled functions may lie.
-    """
+    """Places the Python frames of one process.  `code`: mappings in which compiled functions may lie."""
 
     def __init__(self, layout: Layout, code: Sequence[Mapping] = ()) -> None:
         self._layout, self._code = layout, code

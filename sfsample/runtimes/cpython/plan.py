@@ -167,7 +167,6 @@ class Plan:
         return tuple(reversed(chunks))
 
     def _learn_pages(self, memory: Memory, frames: Sequence[PythonFrame], chunks: list[Span]) -> None:
-        """Note the pages of frames that are in no chunk."""
         chunks = [(0, 0), *sorted(chunks)]
         below = [(at, chunks[bisect_right(chunks, (at, ADDRESS_SPACE)) - 1]) for at, *_ in frames]
         pages = dict.fromkeys(at & -PAGESIZE for at, (begin, size) in below if at >= begin + size)

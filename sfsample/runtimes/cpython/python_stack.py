@@ -25,10 +25,7 @@ class PythonStack(NamedTuple):
 
 
 class Names:
-    """The names and lines of the code objects of one process; `read` reads its current memory.
-
-    `directories`: see `import_path`.
-    """
+    """The names and lines of the code objects of one process.  `directories`: see `import_path`."""
 
     def __init__(self, layout: Layout, read: ReadMany, directories: Sequence[str] = ()) -> None:
         self._layout, self._directories = layout, directories

@@ -12,22 +12,12 @@ from collections.abc import Sequence
 from sfsample.core.budget import READ_NS, Budget, CountedMemory
 from sfsample.core.memory import Memory, ReadMany, ReadMemory, Span, word_in
 from sfsample.core.stack import Frame
+from sfsample.runtimes.cpython import threads
 from sfsample.runtimes.cpython.chain import runs
 from sfsample.runtimes.cpython.find import Interpreter
 from sfsample.runtimes.cpython.place import Placer
 from sfsample.runtimes.cpython.plan import Plan
 from sfsample.runtimes.cpython.python_stack import Names, PythonStack
-from sfsample.runtimes.cpython.threads import (
-    SHARED,
-    TORN,
-    UNBORN,
-    Gil,
-    counters,
-    gil_words,
-    holder_in,
-    read_gil,
-    thread_states,
-)
 
 _MAX_STATES = 8  # thread states of a thread; one system call can read the pieces of all states
 _MAX_LISTS = 3  # attempts to list the threads while they come and go
@@ -36,10 +26,7 @@ _MAX_REHEARSED = 300  # code objects that are read before the pause; later pause
 
 
 class PythonRuntime:
-    """The Python interpreter of a process; `read` and `read_many` read the current memory within `budget`.
-
-    `directories`: see `import_path`.
-    """
+    """The Python interpreter of a process; reads stay within `budget`.  `directories`: see `import_path`."""
 
     def __init__(
         self, interpreter: Interpreter, read: ReadMemory, read_many: ReadMany, budget: Budget,
@@ -64,13 +51,13 @@ class PythonRuntime:
         """
         if tid not in self._plans or tid not in self._states:
             at = self._layout.native_thread_id
-            has_begun = any(word_in(self._read(state + at, 8)) == tid for state in self.listed(UNBORN))
-            if self.is_torn or self._created != self._read_counters() or has_begun:
+            begun = any(word_in(self._read(state + at, 8)) == tid for state in self.listed(threads.UNBORN))
+            if self.is_torn or self._created != self._read_counters() or begun:
                 self._list()
-            states = self.listed(tid if tid in self._states else UNBORN)
+            states = self.listed(tid if tid in self._states else threads.UNBORN)
             if not states:
                 return None
-            gils = gil_words(self._interpreter, states, self._read) if self._with_gil else ()
+            gils = threads.gil_words(self._interpreter, states, self._read) if self._with_gil else ()
             trusted = self._names.codes.trusted
             plan = self._plans[tid] = Plan(self._layout, states, self._counters, trusted, gils)
             if tid in self._states:
@@ -79,8 +66,8 @@ class PythonRuntime:
 
     def listed(self, tid: int) -> tuple[int, ...]:
         """Return the thread states that a thread may run, its own state first; (): no Python."""
-        own = self._states.get(tid)
-        return tuple(dict.fromkeys([*own, *self._states.get(SHARED, ())]))[:_MAX_STATES] if own else ()
+        own, shared = self._states.get(tid), self._states.get(threads.SHARED, ())
+        return tuple(dict.fromkeys([*own, *shared]))[:_MAX_STATES] if own else ()
 
     def _rehearse(self, plan: Plan) -> None:
         """Let a plan learn from the current frames of its thread, although the thread may run."""
@@ -93,17 +80,17 @@ class PythonRuntime:
     @property
     def is_torn(self) -> bool:
         """Return True if the list of threads changed while sfsample read it."""
-        return TORN in self._states
+        return threads.TORN in self._states
 
     def _read_counters(self) -> tuple[bytes | None, ...]:
-        self._counters = counters(self._interpreter, self._read)
+        self._counters = threads.counters(self._interpreter, self._read)
         return tuple(self._read(*span) for span in self._counters)
 
     def _list(self) -> None:
         """List the threads; drop the plan of each thread that has entered another interpreter."""
         for _ in range(_MAX_LISTS):
             before, self._created = self._states, self._read_counters()
-            self._states = thread_states(self._interpreter, self._read)
+            self._states = threads.thread_states(self._interpreter, self._read)
             if not self.is_torn:
                 break
             self._states = before | self._states  # threads may be missing in the new list
@@ -138,10 +125,10 @@ class PythonRuntime:
         marks = [run.mark for state in states for run in runs(memory, self._layout, state) if run.mark > sp]
         return marks, self._placer.distance
 
-    def gil(self, tid: int) -> Gil | None:
+    def gil(self, tid: int) -> threads.Gil | None:
         """Return the current state of the GIL of a thread; None: unknown, or no GIL."""
         plan = self._plans.get(tid)
-        return None if plan is None else read_gil(self._interpreter, plan.states[0], self._read)
+        return None if plan is None else threads.read_gil(self._interpreter, plan.states[0], self._read)
 
     def has_gil(self, tid: int, memory: Memory, stack: Span) -> bool | None:
         """Return True if a thread held its GIL in its pause, by the copies; None: no copy of the GIL.
@@ -153,10 +140,10 @@ class PythonRuntime:
         if plan is None:
             return None if self.is_torn else False
         words = [data for span in plan.gils if (data := memory.read(*span)) is not None]
-        at, (low, high), shared = self._layout.thread_frame, stack, self._states.get(SHARED, ())
+        at, (low, high), shared = self._layout.thread_frame, stack, self._states.get(threads.SHARED, ())
         own = (state for state in self._own(tid, plan, memory)
                if state not in shared or low <= (memory.word(state + at) or 0) < high)  # fmt: skip
-        has_gil = not {*map(holder_in, words)}.isdisjoint(own)
+        has_gil = not {*map(threads.holder_in, words)}.isdisjoint(own)
         return has_gil if len(words) == len(plan.gils) else None
 
     def _is_current(self, tid: int, plan: Plan, states: list[int], memory: Memory) -> bool:
@@ -171,5 +158,5 @@ class PythonRuntime:
     def _own(self, tid: int, plan: Plan, memory: Memory) -> list[int]:
         """Return a plan's thread states, except those that only another thread could run in the pause."""
         at = self._layout.native_thread_id
-        shared = self._states.get(SHARED, ())
+        shared = self._states.get(threads.SHARED, ())
         return [state for state in plan.states if memory.word(state + at) in (tid, None) or state in shared]

@@ -141,7 +141,6 @@ class TaskReader:
         return WaitingTasks(found, len(listed) / max(1, len(some)))
 
     def _loop(self, stack: PythonStack) -> PythonFrame | None:
-        """Return a frame that runs an event loop; None: no such frame."""
         runs = [run for run in rows_of(stack) if run]
         rows = [*chain.from_iterable(runs)]
         loop = next(frames_in(rows, "asyncio/base_events.py", "BaseEventLoop._run_once"), None)

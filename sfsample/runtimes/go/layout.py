@@ -48,7 +48,6 @@ class Goroutine(NamedTuple):
     pc: int  # address at which the goroutine will go on; 0: it runs
     sp: int
     fp: int
-    ra: int  # AArch64: register with the return address; 0: the return address is on the stack
     high: int  # end of its stack
     defers: int  # address of its innermost `_defer`
     waiting: int  # address of its first `sudog`
@@ -56,6 +55,7 @@ class Goroutine(NamedTuple):
     place: bytes  # fields that change whenever the goroutine runs: id, sp, pc, flags, times of runs
     stack: bytes = b""  # stack from sp on; b"": the goroutine runs, or its stack moved during each reading
     tid: int = 0  # thread that runs it, in the pid namespace of the process
+    ra: int = 0  # AArch64: register with the return address; 0: the return address is on the stack
     locked_to: int = 0  # thread that alone may run it (`runtime.LockOSThread`); at first the thread's `m`
     wait: GoWait = NO_WAIT
 
@@ -102,9 +102,9 @@ class GoRuntimeLayout(NamedTuple):
         return Goroutine(
             address, goid, text or _STATUS_TEXTS.get(status, f"status {status}"),
             since if status == _WAITING else 0, parent if self.g_has_parent else 0, created_at,
-            word_in(g, G_M), pc, sp, fp, ra, word_in(g, G_STACK_HIGH), word_in(g, G_DEFERS),
+            word_in(g, G_M), pc, sp, fp, word_in(g, G_STACK_HIGH), word_in(g, G_DEFERS),
             word_in(g, self.g_waiting), word_in(g, self.g_until), place,
-            locked_to=word_in(g, self.g_locked),
+            ra=ra, locked_to=word_in(g, self.g_locked),
         )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ the goroutine's stack.  So sfsample drops the copy of this stack if the goroutin
 
 from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory, ReadMemory, Span, word_in
 from sfsample.core.snapshot import (
+    GO_CODE,
     GOROUTINE_FP,
     GOROUTINE_HIGH,
     GOROUTINE_LOW,
@@ -39,12 +40,12 @@ _STACK = G_STACK_LOW, G_STACK_HIGH, G_SP
 
 
 class GoPlan:
-    """The copies that one thread needs.  `m` and `scheduler`: addresses of the thread's `m` and g0."""
+    """The copies that one thread needs.  `m`, `g0`: addresses.  `code`: addresses of the runtime's module."""
 
-    def __init__(self, layout: GoRuntimeLayout, m: int, scheduler: int, read: ReadMemory) -> None:
-        self._layout, self._m, self._scheduler, self._read = layout, m, scheduler, read
+    def __init__(self, layout: GoRuntimeLayout, m: int, g0: int, read: ReadMemory, code: range) -> None:
+        self._layout, self._m, self._scheduler, self._read, self.code = layout, m, g0, read, code
         self._m_bytes = max(layout.m_goroutine, layout.m_vdso_sp) + 8  # bytes of the `m` that are copied
-        self.groups: tuple[tuple[Span, ...], ...] = (((m, self._m_bytes), (scheduler, G_BYTES)),)
+        self.groups: tuple[tuple[Span, ...], ...] = (((m, self._m_bytes), (g0, G_BYTES)),)
         self._other: Span = 0, 0  # address and size of the copy of the other stack; (0, 0): none
 
     def follow(self, room: Copying, stack: BytesMemory) -> None:
@@ -65,7 +66,7 @@ class GoPlan:
             sp, start = max(low, high - _MAX_STACK_BYTES), max(own_low, own_sp - _SCHEDULER_BYTES) & -8
             room.copy(start, max(0, min(own_high - start & -8, _MAX_STACK_BYTES)))
         elif low < (clock := words[m + self._layout.m_vdso_sp // 8]) <= high:
-            sp = max(low, clock - _CLOCK_BYTES)  # the goroutine asks the vDSO, and notes sp only there
+            sp = max(low, clock - _CLOCK_BYTES)  # the goroutine is in the vDSO: only `m.vdsoSP` has its sp
         size = min(high - sp & -8, _MAX_STACK_BYTES)
         if sp % 8 or size <= 0 or room.copy(sp, size) < 0:
             return
@@ -96,7 +97,7 @@ class GoPlan:
         if goroutine is None:
             return {}
         if not goroutine:  # the thread runs the scheduler
-            return {GOROUTINE_LOW: 0, GOROUTINE_HIGH: 0}
+            return {GOROUTINE_LOW: 0, GOROUTINE_HIGH: 0, GO_CODE: self.code.start}
         places = {
             GOROUTINE_LOW: goroutine + G_STACK_LOW,
             GOROUTINE_HIGH: goroutine + G_STACK_HIGH,
@@ -107,15 +108,18 @@ class GoPlan:
             SCHEDULER_SP: self._scheduler + G_SP,
         }
         words = {register: memory.word(address) for register, address in places.items()}
+        words[GO_CODE] = self.code.start
         return {register: word for register, word in words.items() if word is not None}
 
 
-def find_plan(layout: GoRuntimeLayout, goroutine: int, tid: int, read: ReadMemory) -> GoPlan | None:
-    """Return the plan for a thread; None: the memory does not prove that the thread runs `goroutine`.
+def find_plan(layout: GoRuntimeLayout, g: int, tid: int, read: ReadMemory, code: range) -> GoPlan | None:
+    """Return the plan for a thread; None: the memory does not prove that the thread runs `g`.
 
-    `tid` is the thread's id in the pid namespace of the process.
+    `tid` is the thread's id in the pid namespace of the process.  `code`: addresses of the runtime's module.
+    A process may have several runtimes.  The pc that a runtime notes in g0, or in the goroutine, is its own.
     """
-    m = word_in(read(goroutine + G_M, 8))
-    scheduler = word_in(read(m + M_SCHEDULER, 8))
-    is_proven = word_in(read(m + layout.m_tid, 8)) == tid and word_in(read(scheduler + G_M, 8)) == m
-    return GoPlan(layout, m, scheduler, read) if m and scheduler and is_proven else None
+    m = word_in(read(g + G_M, 8))
+    g0, goroutine = word_in(read(m + M_SCHEDULER, 8)), word_in(read(m + layout.m_goroutine, 8))
+    is_proven = word_in(read(m + layout.m_tid, 8)) == tid and word_in(read(g0 + G_M, 8)) == m
+    pc = word_in(read(g0 + G_PC, 8)) or word_in(read(goroutine + G_PC, 8))
+    return GoPlan(layout, m, g0, read, code) if m and g0 and is_proven and pc in code else None

@@ -235,10 +235,7 @@ class StartStepper:
 
 
 class PltStepper:
-    """Steps from a linkage stub (PLT) to the function that called through the stub.
-
-    The stepper answers only for an exact pc.  Stubs of a kind are alike, so each instruction has a fixed row.
-    """
+    """Steps from a linkage stub (PLT), at an exact pc, to the function that called through the stub."""
 
     found = Found.PLT
 

@@ -103,7 +103,7 @@ def test_a_wait_group_says_how_many_calls_it_waits_for():
 
 
 def test_a_goroutine_with_functions_of_the_runtime_only_is_the_runtimes_own():
-    """It does not matter who created the goroutine."""
+    """The creator of the goroutine does not matter."""
     creator = {1: NamedFrame("unique.register", "unique.register")}
     names = (
         "runtime.gopark",

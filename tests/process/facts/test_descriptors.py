@@ -228,7 +228,7 @@ def test_processes_of_one_network_namespace_share_the_tables_of_sockets() -> Non
 
 
 def test_a_file_is_looked_up_again_because_its_path_may_lead_to_another_file(tmp_path) -> None:
-    kept, path = KeptDescriptors(ProcFs(os.getpid())), tmp_path / "lock"
+    kept, path = KeptDescriptors(ProcFs(os.getpid()), KeptTables()), tmp_path / "lock"
     inodes = []
     for name in ("old", "new"):
         (tmp_path / name).touch()

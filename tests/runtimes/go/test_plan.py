@@ -3,8 +3,8 @@
 import pytest
 
 from sfsample.core.memory import BytesMemory, Span
-from sfsample.runtimes.go.layout import G_BYTES, G_SP, G_STACK_HIGH, G_STACK_LOW, layout_of
-from sfsample.runtimes.go.plan import GoPlan
+from sfsample.runtimes.go.layout import G_BYTES, G_M, G_PC, G_SP, G_STACK_HIGH, G_STACK_LOW, layout_of
+from sfsample.runtimes.go.plan import GoPlan, find_plan
 
 LAYOUT = layout_of(24)
 M, SCHEDULER, GOROUTINE = 0x1000, 0x2000, 0x3000
@@ -44,7 +44,7 @@ def test_a_goroutine_that_asks_the_clock_is_copied_from_that_frame_on() -> None:
     """The runtime does not note sp in the goroutine before it calls the vDSO on the scheduler's stack."""
     room, clock = Room(USER), USER[0] + 0x5000
     room.set(M, LAYOUT.m_vdso_sp, clock)
-    GoPlan(LAYOUT, M, SCHEDULER, lambda *_: None).follow(room, BytesMemory(OWN[0] + 64, b""))
+    GoPlan(LAYOUT, M, SCHEDULER, lambda *_: None, range(0)).follow(room, BytesMemory(OWN[0] + 64, b""))
     assert room.copied == [(clock - 64, 0x3040)]
 
 
@@ -62,5 +62,22 @@ def test_a_goroutine_that_asks_the_clock_is_copied_from_that_frame_on() -> None:
 )
 def test_the_other_stack_is_copied(sp: int, user: Span | None, copied: list[Span]) -> None:
     room = Room(user)
-    GoPlan(LAYOUT, M, SCHEDULER, lambda *_: None).follow(room, BytesMemory(sp, b""))
+    GoPlan(LAYOUT, M, SCHEDULER, lambda *_: None, range(0)).follow(room, BytesMemory(sp, b""))
     assert room.copied == copied
+
+
+@pytest.mark.parametrize(
+    ("noted", "code", "found"),
+    [
+        ({SCHEDULER + G_PC: 0x800}, range(0x400, 0x900), True),
+        ({SCHEDULER + G_PC: 0x800}, range(0x900, 0x1000), False),  # another runtime of the process
+        ({GOROUTINE + G_PC: 0x800}, range(0x400, 0x900), True),  # thread of C: its g0 has no pc
+        ({GOROUTINE + G_PC: 0x800}, range(0x900, 0x1000), False),
+        ({}, range(0x400, 0x900), False),
+    ],
+)
+def test_a_plan_belongs_to_one_runtime(noted: dict[int, int], code: range, found: bool) -> None:
+    words = {GOROUTINE + G_M: M, SCHEDULER + G_M: M, M: SCHEDULER, M + LAYOUT.m_tid: 7}
+    words |= {M + LAYOUT.m_goroutine: GOROUTINE, **noted}
+    plan = find_plan(LAYOUT, GOROUTINE, 7, lambda at, _: words.get(at, 0).to_bytes(8, "little"), code)
+    assert (plan is not None) == found

@@ -24,8 +24,6 @@ def test_a_descriptor_is_found_outside_the_stack_only(minor, pointer, wait):
         pack_into("<Q", data, at + 8, FD)
         pack_into("<Q", data, at + layout.poll_waiters, G)
     memory = PiecewiseMemory(BytesMemory(SP, bytes(stack)), BytesMemory(POLL, bytes(descriptor)))
-    goroutine = Goroutine(
-        G, 7, "IO wait", 0, 1, 0, 0, 1, SP, 0, 0, SP + STACK_BYTES, 0, 0, 0, b"", bytes(stack)
-    )
+    goroutine = Goroutine(G, 7, "IO wait", 0, 1, 0, 0, 1, SP, 0, SP + STACK_BYTES, 0, 0, 0, b"", bytes(stack))
     reader = WaitReader(layout, lambda spans: [memory.read(*span) for span in spans])
     assert reader.waits([goroutine]).get(G, NO_WAIT) == wait

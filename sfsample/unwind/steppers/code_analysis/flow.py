@@ -41,10 +41,7 @@ _AT_START = tuple(map(Value, range(16)))
 
 
 class State:
-    """The registers and the words in memory that have changed since the start of the search.
-
-    A finished state never changes, so states can share their dictionaries.
-    """
+    """Changed registers and words in memory.  States share dictionaries: a finished state never changes."""
 
     __slots__ = ("_registers", "_words")
 
@@ -105,11 +102,7 @@ class Visit(NamedTuple):
 
 
 class Flow:
-    """The code of one module, or the generated code of one process.
-
-    `is_start` returns True for an address at which a function begins, `never_returns` for a function that
-    does not return.  `max_instructions` limits the instructions followed for one answer.
-    """
+    """The code of one module, or generated code; `max_instructions` limits the search for one answer."""
 
     def __init__(
         self, read: ReadBytes, never_returns: TestAddress = lambda _: False,

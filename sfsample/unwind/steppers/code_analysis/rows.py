@@ -55,10 +55,7 @@ class PassedRows:
         return (row,) if row is not None and _is_whole(row) else None
 
     def keep(self, row: UnwindRow, passed: Sequence[tuple[Visit, bytes]]) -> None:
-        """Cache the row of a search for every instruction that the search has passed.
-
-        A row that lacks a callee-saved register is not added, because a later search may find that register.
-        """
+        """Cache a row for all passed instructions, unless it lacks a register that others may find."""
         if _is_whole(row):
             first = passed[:_MAX_KEPT_OF_SEARCH]
             self._add({(visit.address, code): (row, visit.state) for visit, code in first})
