@@ -360,8 +360,8 @@ class StepperChain:
     def _guess_may_lead_to(self, pc: int, frame: Frame, arch: Arch) -> bool:
         """Return True if a guess may lead from `frame` to `pc`.
 
-        `pc` must follow a call of the frame's function, or lie in unreadable code, or where stacks begin, or
-        in a signal trampoline, to which a handler returns without a call.
+        `pc` must follow a call that may lead to the frame's function.  Or it lies in unreadable code, in code
+        where stacks begin, or in a signal trampoline, which a handler enters without a call.
         """
         if self._modules.may_be_returned_to(pc) and self.call_may_lead_to(frame, pc):
             return True
