@@ -324,14 +324,14 @@ class ProcessSampler:
         capture, reading, now_ns = self._capturer.python, captured.reading, time.perf_counter_ns()
         if capture is None or captured.python is None or reading is None or now_ns < thread.tasks_due_ns:
             return
-        has_run = lambda: thread.files.counters() != reading.counters  # noqa: E731 - no more than that
+        has_run = lambda: thread.files.counters() != reading.counters  # noqa: E731 - a short test
         began_ns = time.thread_time_ns()
         tasks = capture.waiting_tasks(thread.process_thread, captured.python, has_run)
         thread.tasks = [(stack, tasks.scale * number) for stack, number in tasks.stacks.items()]
         thread.tasks_due_ns = now_ns + _TASKS_PART * (time.thread_time_ns() - began_ns)
 
     def _look_at_goroutines(self) -> None:
-        """Count the parked goroutines as last read; read them again, for at most 5 % of the time."""
+        """Count the goroutines parked at the last reading; read anew, in at most 5 % of the time."""
         carrier, now_ns, began_ns = self._goroutines, time.perf_counter_ns(), time.thread_time_ns()
         if self.waits is not None and self._leader is not None and now_ns >= carrier.tasks_due_ns:
             self._recorder.count_tasks(carrier, Capture.READ, self._recorder.now)

@@ -243,7 +243,7 @@ class StepperChain:
             return self._outermost_if_stack_may_end(walk.frame.sp, walk)
         if row.on_goroutine is not None:
             low, high = (walk.registers.get(number) for number in (GOROUTINE_LOW, GOROUTINE_HIGH))
-            runtime = self._modules.find(walk.registers.get(GO_CODE, 0))
+            runtime = self._modules.find(walk.registers.get(GO_CODE, walk.frame.lookup_pc))
             if low is None or high is None or runtime is not self._modules.find(walk.frame.lookup_pc):
                 return StopReason.REGISTER_UNKNOWN
             row = row.on_goroutine if low <= walk.frame.sp < high else row
@@ -274,11 +274,10 @@ class StepperChain:
         pc, sp, registers = caller.registers[walk.arch.pc], caller.registers[walk.arch.sp], walk.registers
         is_goroutine = registers.get(GOROUTINE_LOW, 0) < sp <= registers.get(GOROUTINE_HIGH, 0)
         stays = row.cfa.base == walk.arch.fp and sp > walk.frame.sp  # the scheduler itself asks the vDSO
-        # SCHEDULER_SP: a word of the scheduler's stack was the return address
-        is_stack = is_goroutine or stays or row.cfa.base == SCHEDULER_SP
-        if not is_stack and GOROUTINE_LOW not in registers:
-            return StopReason.REGISTER_UNKNOWN
-        return None if is_stack and self._modules.mapping(pc - 1) is not None else StopReason.BAD_PC
+        is_stack = is_goroutine or stays or row.cfa.base == SCHEDULER_SP  # this one had the return address
+        if is_stack and self._modules.mapping(pc - 1) is not None:
+            return None
+        return StopReason.BAD_PC if GOROUTINE_LOW in registers else StopReason.REGISTER_UNKNOWN
 
     def _is_beyond_copy(self, row: UnwindRow, walk: Walk) -> bool:
         """Return True if the word that `row` lacks lies on this stack, above the end of the copy."""
@@ -361,8 +360,8 @@ class StepperChain:
     def _guess_may_lead_to(self, pc: int, frame: Frame, arch: Arch) -> bool:
         """Return True if a guess may lead from `frame` to `pc`.
 
-        `pc` must follow a call of the frame's function, or lie in unreadable code, or where stacks begin, or
-        in a signal trampoline, to which a handler returns without a call.
+        `pc` must follow a call that may lead to the frame's function.  Or it lies in unreadable code, in code
+        where stacks begin, or in a signal trampoline, which a handler enters without a call.
         """
         if self._modules.may_be_returned_to(pc) and self.call_may_lead_to(frame, pc):
             return True

@@ -116,7 +116,7 @@ class Triggers:
         self._fired = Fired("SIGUSR1", "", time.time())
 
     def is_due(self) -> bool:
-        """Check the conditions if a look is due; return True if a trigger waits for its answer."""
+        """Check the conditions if it is time; return True if a fired trigger has no answer yet."""
         now_s = time.monotonic()
         is_bad_moment = PENDING_STOPS.any and now_s < self._due_s + _WAIT_S
         if self._conditions and self.pids and now_s >= self._due_s and not is_bad_moment:

@@ -1,6 +1,6 @@
 """Says what each goroutine waits for, which goroutines can end the wait, and which waits are findings.
 
-Go notes no owner of a lock.  So sfsample names no holder, and no goroutine that should send to a channel.
+A lock of Go stores no owner.  So sfsample names no holder, and no goroutine that should send to a channel.
 sfsample knows only which goroutines have a pending deferred Unlock, how many readers an RWMutex has, and how
 many Done calls a WaitGroup lacks.  A finding is a "DEADLOCK" only if each goroutine of a ring waits for a
 lock that only the next goroutine has deferred to unlock, none of the ring has run between two looks, and no
@@ -23,7 +23,7 @@ from sfsample.dumping.diagnose.wording import Finding, format_seconds
 from sfsample.dumping.goroutines import is_of_runtime
 from sfsample.dumping.model import GoroutineGroup, GoroutineMember, ProcessDump
 from sfsample.formats.gopclntab.places import WRAPPER
-from sfsample.runtimes.go.waits import LOCK_STATES, OBJECT_START
+from sfsample.runtimes.go.waits import LOCK_STATES, MAX_CASES, OBJECT_START
 from sfsample.symbolize.named_frame import NamedFrame
 
 _LOCK_KINDS = ("mutex", "write lock", "read lock", "once")
@@ -152,7 +152,8 @@ class GoWaits:
         ]
         texts = [_channel(channel, *buffer) for channel, buffer in zip(channels, buffers, strict=True)]
         if state.startswith("select"):
-            text = f"waits for one of {len(texts)} channels: {listed(texts, _MAX_NAMED)}"
+            count = f"{len(texts)}{' or more' * (len(texts) == MAX_CASES)}"
+            text = f"waits for one of {count} channels: {listed(texts, _MAX_NAMED)}"
             return Waiting("select", text, details={"channels": [hex(channel) for channel in channels]})
         verb = "to receive from" if state.startswith("chan receive") else "to send to"
         others, details = self._others(channels[0])

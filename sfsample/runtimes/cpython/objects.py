@@ -33,7 +33,7 @@ _CALLED, SELF = 16, 24  # offsets in a method: its function, and its object
 SET_USED = 24  # offset of the number of items of a set
 _SET_MASK, _SET_TABLE = 32, 40
 
-_MAX_WORDS = 1 << 21  # words of a set, dict, list or tuple to read; the budget permits fewer
+_MAX_WORDS = 1 << 21  # words of a set, dict, list or tuple; more than the budget permits
 _MAX_INDEX_BITS = 16  # log2 of the size of a dict's index in bytes
 _MAX_NAME = 100  # bytes of the name of a type
 _MAX_SLOTS = 512  # slots of a frame that are read

@@ -16,7 +16,6 @@ from sfsample.runtimes.go.layout import G_BYTES, G_M, G_PC, G_SP, G_STACK_HIGH, 
 _M_SCHEDULER = 0  # offset of m.g0, the goroutine on whose stack the scheduler runs
 _MAX_STACK_BYTES = 1 << 17  # bytes of the other stack that are copied
 _SCHEDULER_BYTES = 1 << 13  # bytes below the scheduler's sp that are copied if a signal handler runs
-_CLOCK_BYTES = 64  # bytes below `m.vdsoSP` that are copied: the frame of the function that asks the clock
 _STACK = G_STACK_LOW, G_STACK_HIGH, G_SP
 
 
@@ -49,7 +48,7 @@ class GoPlan:
             sp, start = max(low, high - _MAX_STACK_BYTES), max(own_low, own_sp - _SCHEDULER_BYTES) & -8
             room.copy(start, max(0, min(own_high - start & -8, _MAX_STACK_BYTES)))
         elif low < (clock := words[room.find(self._clock, 8)]) <= high:
-            sp = max(low, clock - _CLOCK_BYTES)  # the goroutine is in the vDSO: only `m.vdsoSP` has its sp
+            sp = max(low, clock - 64)  # the goroutine is in the vDSO: only `m.vdsoSP` has its sp
         size = min(high - sp & -8, _MAX_STACK_BYTES)
         if sp % 8 or size <= 0 or room.copy(sp, size) < 0:
             return
