@@ -17,13 +17,8 @@ from sfsample.formats.gopclntab.places import WRAPPER
 from sfsample.modules.location import Location, PythonPlace, WaitPlace, locate, python_location
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
-from sfsample.process.facts.descriptors import (
-    KeptDescriptors,
-    KeptPeers,
-    KeptTables,
-    NearEnd,
-    contended_locks,
-)
+from sfsample.process.facts.descriptors import KeptDescriptors, KeptPeers, KeptTables, NearEnd
+from sfsample.process.facts.file_locks import contended_locks
 from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS
 from sfsample.process.facts.thread_facts import FactReader, as_made
 from sfsample.process.had_cpu import RunState
@@ -44,7 +39,10 @@ from sfsample.waiting.waits import Wait, wait_of
 _GO_RUNTIME = ("runtime.", "internal/runtime/")  # starts of names of functions of the Go runtime
 _MAX_STACKS = 10_000  # stacks in the cache of C library functions
 _MAX_FRAMES = 64  # innermost frames that are searched for C library functions
-_SEEN_IN_STACKS = (WaitKind.LOCK, WaitKind.FUTURE)  # kinds of waits whose holder is recognized by its own stack
+_SEEN_IN_STACKS = (
+    WaitKind.LOCK,
+    WaitKind.FUTURE,
+)  # kinds of waits whose holder is recognized by its own stack
 _NOT_YET_KNOWN = (WaitKind.MUTEX, *_SEEN_IN_STACKS)  # kinds whose holder may become known later
 _SAME_SLEEP = (0.0, 0.0)  # `asleep` of every thread, so that all slept at one instant (`slept_together`)
 
