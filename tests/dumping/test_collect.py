@@ -66,7 +66,7 @@ def test_facts_and_stack_are_of_one_moment_if_the_thread_has_not_run(state, call
 )
 def test_goroutines_of_which_a_second_look_is_needed(state: str, is_noted: bool) -> None:
     """A goroutine that runs may hold up a stop of the world, and one with a lock may be in a deadlock."""
-    goroutine = Goroutine(0x1000, 7, state, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, b"place")
+    goroutine = Goroutine(0x1000, 7, state, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, b"place")
     dumper = SimpleNamespace(_with_locks={})
     [*_] = Dumper._note_locks(dumper, [FoundGoroutine(goroutine, None, ())])  # type: ignore[arg-type]
     assert dumper._with_locks == ({0x1000: b"place"} if is_noted else {})

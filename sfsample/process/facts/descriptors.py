@@ -82,9 +82,10 @@ class Descriptor(NamedTuple):
 class DescriptorReader:
     """Reads each descriptor of one process once: a moment later, the number may refer to another file."""
 
-    def __init__(self, proc: ProcFs) -> None:
+    def __init__(self, proc: ProcFs, tables: dict[tuple[str, str], bytes] | None = None) -> None:
+        """`tables`: see `SocketTable`."""
         self._proc = proc
-        self.sockets = SocketTable(proc)
+        self.sockets = SocketTable(proc, tables)
         self.read: Callable[[int], Descriptor | None] = cache(self._read)
 
     def _read(self, fd: int) -> Descriptor | None:
@@ -110,33 +111,22 @@ class DescriptorReader:
         return Descriptor(fd, "epoll", 0, "rw", text, tuple(watched))
 
 
-class KeptTables:
-    """The tables of sockets that the processes of a recording share, by network namespace.
+class KeptTables(dict[tuple[str, str], bytes]):
+    """Tables of sockets by network namespace and name, which the processes of a recording share."""
 
-    Reading and searching them takes at most 2 % of a CPU.
-    """
-
-    def __init__(self) -> None:
-        self.renew_ns = 0  # time from which on tables may be read again (perf_counter_ns)
-        self._tables: dict[object, dict[str, bytes]] = {}
-
-    def of(self, proc: ProcFs, now_ns: int) -> dict[str, bytes]:
-        """Return the tables of the namespace of a process by name, which are read at the first search."""
-        if now_ns >= self.renew_ns:
-            self._tables.clear()
-        return self._tables.setdefault(proc.link("ns/net") or proc, {})
+    renew_ns = 0  # time from which on tables may be read again (perf_counter_ns)
 
 
 class KeptDescriptors(DescriptorReader):
     """Reads descriptors again and again, for a recording.  A pipe or socket is looked up once, by its inode.
 
     A file is looked up each time, because another file may get its path.  Descriptors that an epoll watches
-    are not read.
+    are not read.  Work with `tables` takes at most 2 % of a CPU.
     """
 
     def __init__(self, proc: ProcFs, tables: KeptTables) -> None:
-        super().__init__(proc)
-        self.read, self._kept = self._read_again, tables
+        super().__init__(proc, tables)
+        self.read, self._tables = self._read_again, tables
         self._known: dict[tuple[int, str], Descriptor] = {}
 
     def _read_again(self, fd: int) -> Descriptor | None:
@@ -153,12 +143,12 @@ class KeptDescriptors(DescriptorReader):
         return found
 
     def _read_socket(self, fd: int) -> Descriptor | None:
-        now_ns, cpu_ns, kept = time.perf_counter_ns(), time.thread_time_ns(), self._kept
-        tables = kept.of(self._proc, now_ns)
-        if tables is not self.sockets.tables:
-            self.sockets = SocketTable(self._proc, tables)
+        now_ns, cpu_ns, tables = time.perf_counter_ns(), time.thread_time_ns(), self._tables
+        if now_ns >= tables.renew_ns:
+            tables.clear()
+        self.sockets = SocketTable(self._proc, tables)  # forgets the peers, which may be in newer tables
         found = self._read(fd)
-        kept.renew_ns = max(kept.renew_ns, now_ns) + _TABLE_PAUSE * (time.thread_time_ns() - cpu_ns)
+        tables.renew_ns = max(tables.renew_ns, now_ns) + _TABLE_PAUSE * (time.thread_time_ns() - cpu_ns)
         return found
 
 
@@ -175,10 +165,9 @@ class PeerSocket(NamedTuple):
 class SocketTable:
     """The sockets of the network namespace of one process."""
 
-    def __init__(self, proc: ProcFs, tables: dict[str, bytes] | None = None) -> None:
-        """`tables`: the content of tables by name, which grows; other processes may share it."""
-        self._proc = proc
-        self.tables = {} if tables is None else tables
+    def __init__(self, proc: ProcFs, tables: dict[tuple[str, str], bytes] | None = None) -> None:
+        """`tables`: content by network namespace and name, to which `text` and `peer` add."""
+        self._proc, self._tables = proc, {} if tables is None else tables
         self.peer: Callable[[int], PeerSocket | None] = cache(self._peer)
 
     def text(self, inode: int) -> str:
@@ -204,9 +193,10 @@ class SocketTable:
 
         A search for the end of a line is ten times as fast as a search for the line.
         """
-        if table not in self.tables:
-            self.tables[table] = self._proc.read(f"net/{table}") or b""
-        text = self.tables[table]
+        key = self._proc.link("ns/net") or str(self._proc.pid), table
+        if key not in self._tables:
+            self._tables[key] = self._proc.read(f"net/{table}") or b""
+        text = self._tables[key]
         for found in re.finditer(pattern, text):
             line = text[text.rfind(b"\n", 0, found.start()) + 1 : found.end()]
             fields = line.decode("utf-8", "replace").split()

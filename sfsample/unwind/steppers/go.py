@@ -81,45 +81,49 @@ def _depth_at(module: Module | None, pc: int, lookup_pc: int) -> tuple[GoFunctio
 
 
 def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Arch) -> UnwindRow:
-    """Return the row of a frame of `size` bytes.
-
-    On AArch64 the return address lies at sp, or is in x30; the caller's fp lies in the word below sp.
-    """
-    name, entered = function.name, module.vaddr(frame.pc) - function.entry
+    """Return the row of a frame of `size` bytes."""
+    name, entered, has_x30 = function.name, module.vaddr(frame.pc) - function.entry, arch.pushed_ra is None
     # the function that mcall calls on the scheduler's stack never returns
     if name in _ENDS or (name == _MCALL and not frame.exact):
         return OUTERMOST
-    has_x30 = arch.pushed_ra is None
+    row = _row_on_one_stack(function, size, frame, module, arch)
+    if name == _CROSSCALL2 and size:
+        is_early = has_x30 and frame.exact and entered <= _CROSSCALL2_SETUP_BYTES
+        return entry_row(arch)._replace(cfa=row.cfa) if is_early else _crosscall2_row(row.cfa, module, arch)
+    crossing = _crossing(row, name, module, arch, size + arch.entry_cfa)
+    code = module.code(frame.pc - entered, max(0, entered - 4)) or b""
+    is_noted = has_x30 and name in (_MORESTACK, _MCALL) and (not frame.exact or _NOTES_PC in code)
+    return crossing._replace(on_goroutine=crossing) if is_noted else crossing
+
+
+def _row_on_one_stack(function: GoFunction, size: int, frame: Frame, module: Module, arch: Arch) -> UnwindRow:
+    """Return the row of a function that switches no stacks.
+
+    On AArch64 the return address lies at sp, or is in x30; the caller's fp lies in the word below sp.
+    """
+    name, has_x30 = function.name, arch.pushed_ra is None
     pushed = _PUSHED_BYTES if has_x30 and name in _ENTERED_ANYWHERE else 0
     above = size + arch.entry_cfa + pushed
     cfa = Rule(arch.sp, above, deref=False)
-    if name == _CROSSCALL2 and size:
-        is_early = has_x30 and frame.exact and entered <= _CROSSCALL2_SETUP_BYTES
-        return entry_row(arch)._replace(cfa=cfa) if is_early else _crosscall2_row(cfa, module, arch)
     saved = -above if has_x30 else -_WORD  # place of the return address, relative to the CFA
     ra = Rule(CFA, saved, deref=True) if size or not has_x30 else Rule(arch.ra, 0, deref=False)
     registers: tuple[tuple[int, Rule], ...] = ((arch.fp, Rule(CFA, saved - _WORD, deref=True)),)
     kept: tuple[int, ...] = ()
     around = (module.code(frame.pc - 4, 8) or b"") if frame.exact else b""
+    is_set_up = module.vaddr(frame.pc) - function.entry >= _FRAME_SETUP_BYTES
     if not size or around.startswith(_STORES_FP, 4) or (has_x30 and around.startswith(_LOADS_X29)):
         registers, kept = (), (arch.fp,)
     elif name in _WITHOUT_FRAME_POINTER:
         registers = ()
-    elif name in _BY_FRAME_POINTER and entered >= _FRAME_SETUP_BYTES and not _frees_frame(module, frame.pc):
+    elif name in _BY_FRAME_POINTER and is_set_up and not around.startswith(_FREES_FRAME, 4):
         cfa = Rule(arch.fp, _WORD - saved, deref=False)
+    is_check = has_x30 and name in _STACK_CHECKS
     if pushed:
         registers = (*registers, (arch.ra, Rule(CFA, -pushed, deref=True)))
-    is_check = has_x30 and name in _STACK_CHECKS
-    if is_check and frame.exact and not size:
+    elif is_check and frame.exact and not size:
         registers = ((arch.ra, Rule(_X3, 0, deref=False)),)
-    is_exact, switches = is_check or name in _ENTERED_ANYWHERE, cfa.base == arch.fp
-    row = UnwindRow(cfa, ra, registers, kept, signal=is_exact, switches=switches)
-    crossing = _crossing(row, name, module, arch, above)
-    if has_x30 and name in (_MORESTACK, _MCALL):
-        code = module.code(frame.pc - entered, max(0, entered - 4)) or b""
-        if not frame.exact or _NOTES_PC in code:
-            return crossing._replace(on_goroutine=crossing)
-    return crossing
+    is_exact = is_check or name in _ENTERED_ANYWHERE
+    return UnwindRow(cfa, ra, registers, kept, signal=is_exact, switches=cfa.base == arch.fp)
 
 
 def _crosscall2_row(cfa: Rule, module: Module, arch: Arch) -> UnwindRow:
@@ -128,10 +132,6 @@ def _crosscall2_row(cfa: Rule, module: Module, arch: Arch) -> UnwindRow:
     numbers = (arch.fp, *(range(19, 29) if arch.pushed_ra is None else (3, 12, 13, 14, 15)))
     rules = (Rule(CFA, place, deref=True) for place in (-2 * _WORD, *range(first, 0, _WORD)))
     return UnwindRow(cfa, Rule(CFA, -_WORD, deref=True), tuple(zip(numbers, rules, strict=False)))
-
-
-def _frees_frame(module: Module, pc: int) -> bool:
-    return module.code(pc, len(_FREES_FRAME)) == _FREES_FRAME
 
 
 def _minor(module: Module) -> int:
