@@ -316,10 +316,7 @@ class ThreadCapturer:
     @property
     def problems(self) -> Counter[str]:
         """Problems of the captures, and rejected results of steppers, each with its count."""
-        found = {
-            KERNEL_STACK_REFUSED: int(self.kernel_refused),
-            _CUT_SHORT: self._process.copy.cut_short,
-        }
+        found = {KERNEL_STACK_REFUSED: int(self.kernel_refused), _CUT_SHORT: self._process.copy.cut_short}
         return self._unwinder.rejected_rows + Counter(found) + Counter(self.language_problems)
 
     # -- the libraries in which a stack lies
