@@ -20,7 +20,10 @@ def main() -> int:
         if "dump" in sys.argv[1:2]:
             from sfsample.process.priority import hurry
 
-            hurry()
+            with hurry():
+                from sfsample.cli import main as run
+
+                return run()
         from sfsample.cli import main as run
 
         return run()

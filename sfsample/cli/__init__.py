@@ -77,10 +77,10 @@ def _run(argv: list[str]) -> int:
         return int(end.code or 0)
     if os.environ.get("SFSAMPLE_LOG") == "debug":
         _start_logging()
-    from sfsample.process.priority import hurrying  # imported here, so that `--help` stays fast
+    from sfsample.process.priority import TURN_S, hurry  # imported here, so that `--help` stays fast
 
     gc.disable()  # with `freeze` below: garbage collections never visit the objects of modules
-    with hurrying():  # imports take most of the time of a brief command
+    with hurry(TURN_S):  # imports take most of the time of a brief command
         module = import_module(f"sfsample.cli.{name_of(command).partition(' ')[0]}")
     gc.freeze()
     gc.enable()

@@ -62,7 +62,7 @@ class Output:
                 raise os_error(EBADF)
             return
         if not path or path.endswith("/"):
-            raise os_error(EISDIR)
+            raise os_error(EISDIR if path else ENOENT)
         if open_fd := _OPEN_FD.fullmatch(path):
             self._fd = os.dup(int(_STREAM_FDS.get(path) or open_fd[1]))
             return

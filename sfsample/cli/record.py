@@ -17,7 +17,7 @@ from sfsample.cli.record_options import RecordCommand
 from sfsample.cli.terminal import Progress, emit, progress_printer, say
 from sfsample.core.quantities import counted
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
-from sfsample.process.priority import hurrying
+from sfsample.process.priority import TURN_S, hurry
 from sfsample.process.thread_files import open_many
 from sfsample.process.tracer_thread import with_names
 from sfsample.recording.profile import Profile
@@ -59,7 +59,7 @@ def _record(
         progress_printer(quiet=command.quiet)(f"recording {', '.join(map(str, pids))}; Ctrl-C ends it")
         profile = Profile(options.rate, timeline=FORMATS[command.output.format].timeline)
         _sample(command, pids, profile, interrupt)
-        with hurrying():
+        with hurry(TURN_S):
             symbolizer = api.symbolizer(profile, symbols)
             report = with_names(lambda: api.named(profile, symbolizer), symbolizer.give_up, interrupt)
             waits: list[str] = []
@@ -129,11 +129,8 @@ def _start(program: Sequence[str], *, has_stdout: bool) -> subprocess.Popen[byte
     try:
         return subprocess.Popen(program, stdout=None if has_stdout else sys.stderr)
     except OSError as failure:
-        remedy = (
-            "the program must be an executable file (chmod +x)"
-            if failure.errno == EACCES
-            else "give a program on PATH, or a path"
-        )
+        remedies = {EACCES: "the program must be an executable file (chmod +x)"}
+        remedy = remedies.get(failure.errno or 0, "give a program on PATH, or a path")
         raise SfsampleError(f"cannot start: {program[0] or repr('')}: {failure.strerror}", remedy) from None
 
 

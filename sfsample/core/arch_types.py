@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple
 
 ByteOrder = Literal["little", "big"]
 
-NT_PRSTATUS, NT_PRFPREG, NT_ARM_TLS = 1, 2, 0x401  # types of register sets: Linux include/uapi/linux/elf.h
+NT_PRSTATUS, NT_PRFPREG = 1, 2  # types of register sets: Linux include/uapi/linux/elf.h
 
 
 class SignalFrame(NamedTuple):
@@ -31,7 +31,6 @@ class Arch(NamedTuple):
     signal_frames: tuple[SignalFrame, ...]
     pushed_ra: int | None = None  # a call stores the return address at cfa + pushed_ra; None: in `ra`
     frame_records: bool = True  # fp points to two words: the caller's fp, the return address
-    record_ends_frame: bool = False  # True: the frame record is at the end of the frame: cfa = fp + 16
     sp_adjust: int = 0  # caller's sp = cfa + sp_adjust (s390x: cfa is sp at entry + 160)
     ra_mask: int = (1 << 64) - 1  # return address = signed return address & ra_mask
 

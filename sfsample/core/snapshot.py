@@ -9,9 +9,10 @@ from sfsample.core.memory import Memory
 Registers = dict[int, int]  # DWARF number -> value; an absent register is unknown
 # Keys in `Registers` for values of a Go thread, greater than every DWARF number.  GOROUTINE_SP, _PC, _FP and
 # _RA: registers when the goroutine left its own stack [LOW, HIGH).  SCHEDULER_SP: sp on the stack of g0.
-GO_REGISTERS = range(1 << 16, (1 << 16) + 7)
-(GOROUTINE_SP, GOROUTINE_PC, GOROUTINE_FP, GOROUTINE_RA, GOROUTINE_LOW, GOROUTINE_HIGH,
- SCHEDULER_SP) = GO_REGISTERS  # fmt: skip
+# GO_CODE: an address in the module whose Go runtime has the goroutine.
+GO_REGISTERS = range(1 << 16, (1 << 16) + 8)
+(GOROUTINE_SP, GOROUTINE_PC, GOROUTINE_FP, GOROUTINE_RA, GOROUTINE_LOW, GOROUTINE_HIGH, SCHEDULER_SP,
+ GO_CODE) = GO_REGISTERS  # fmt: skip
 
 
 class Capture(StrEnum):

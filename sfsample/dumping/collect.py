@@ -26,7 +26,7 @@ from sfsample.dumping.model import (
 from sfsample.errors import ReadFailed
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.consistent_capture import ConsistentCapture, capture_consistently
-from sfsample.process.facts.descriptors import KeptPeers, parse_locks
+from sfsample.process.facts.descriptors import KeptPeers, contended_locks
 from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS, SIGNAL_CALLS
 from sfsample.process.facts.thread_facts import FactReader
 from sfsample.process.go_capture import FoundGoroutine
@@ -35,7 +35,7 @@ from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.permission.evidence import tracer_of_process
 from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
-from sfsample.process.procfs import process_name, read_text
+from sfsample.process.procfs import process_name
 from sfsample.process.vm import read_memory
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.tasks import find_table
@@ -122,9 +122,9 @@ class Dumper:
             self._go = GoFacts(reader.objects, files, read_ns=now_ns, is_whole=done == count)
 
     def _note_locks(self, found: Iterable[FoundGoroutine]) -> Iterator[FoundGoroutine]:
-        """Yield all goroutines, and note the goroutines that wait for a lock or have a pending Unlock."""
+        """Yield all goroutines; note those that run, wait for a lock, or have a pending Unlock."""
         for each in found:
-            if each.unlocks or each.goroutine.state.startswith(LOCK_STATES):
+            if each.unlocks or each.goroutine.state.startswith((*LOCK_STATES, "running")):
                 self._with_locks[each.goroutine.address] = each.goroutine.place
             yield each
 
@@ -197,7 +197,7 @@ class Dumper:
         """Return a thread with the facts from the kernel, and without its stack."""
         usage, wchan = self._facts.usage(tid), self._facts.wchan(tid)
         syscall = self._facts.syscall(tid, wchan)
-        call = self._facts.decode(syscall, wchan)
+        call = self._facts.decode(syscall)
         return ThreadDump(
             tid=tid, name=stat.name, state=stat.state, syscall=syscall, wchan=wchan,
             ns_tid=self.process.own_id(tid), cpu_ns=usage and usage.ran_ns, call=call,
@@ -300,8 +300,8 @@ class Dumper:
             for _, thread in sorted(self._threads.items())
         )
         calls = [thread.call for thread in threads if thread.call]
-        takes_locks = any(call.name in FILE_LOCK_CALLS for call in calls)
-        locks = (takes_locks and parse_locks(read_text("/proc/locks"))) or ()
+        locked = [file for call in calls if call.name in FILE_LOCK_CALLS for file in call.descriptors]
+        locks = contended_locks(locked) if locked else ()
         others = self._peers.find(self._facts.peer_links(calls, self._go.files.values()))
         named = sorted({*(lock.holder for lock in locks), *(end.pid for end in others)} - {-1, 0, target.pid})
         waits_for_children = any(call.name in (*CHILD_CALLS, *SIGNAL_CALLS) for call in calls)
@@ -339,7 +339,7 @@ def _slept(snapshot: ThreadSnapshot) -> bool:
 
 
 def _calls(found: CapturedStack) -> tuple[Call, ...]:
-    """Return the calls on a stack.  The variables of a Python caller end where its callee's frame begins."""
+    """Return the calls on a stack.  The bytes from a Python frame to its callee's frame are its variables."""
     python, calls, inner = found.python or PythonStack((), False), list[Call](), 0
     frames, runs = iter(python.frames), dict(python.activations)
     for index, native in enumerate(found.stack.frames):

@@ -12,7 +12,7 @@ from sfsample.process.core_process import CoreProcess, open_core
 from sfsample.process.core_threads import CorePython, core_call, own_tid
 from sfsample.unwind.unwinder import Unwinder
 
-_BYTES_PER_FRAME = 320  # a file needs so many bytes for each frame: damaged threads may all claim one stack
+_BYTES_PER_FRAME = 320  # bytes of the file for each frame: many damaged threads may claim the same stack
 _MIN_FRAMES = 8  # a thread with fewer frames counts as 8 frames
 
 

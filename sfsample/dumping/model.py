@@ -154,7 +154,7 @@ class GoFacts(NamedTuple):
 
     objects: Mapping[int, bytes] = {}  # copies of channels and locks (`runtimes.go.waits.OBJECT_START`)
     files: Mapping[int, Descriptor] = {}  # descriptors that goroutines wait for, by number
-    # ids of the goroutines with locks that have not run between the looks; None: only one look
+    # ids of the goroutines, with locks or running, that were not resumed between looks; None: only one look
     unmoved: frozenset[int] | None = None
     read_ns: int = 0  # CLOCK_MONOTONIC when the goroutines were read
     is_whole: bool = False  # True: all goroutines were read
@@ -181,6 +181,10 @@ class ProcessDump(NamedTuple):
     goroutines: tuple[GoroutineGroup, ...] = ()  # largest group first
     go: GoFacts = GoFacts()
     root: ProcessRoot | None = None  # root directory of the process, for files with symbols
+
+    def with_one_of_each_group(self) -> "ProcessDump":
+        """Return the dump with one goroutine of each group."""
+        return self._replace(goroutines=tuple(g._replace(members=g.members[:1]) for g in self.goroutines))
 
 
 def is_same_place(first: Stack | None, last: Stack | None) -> bool:

@@ -163,7 +163,8 @@ def _goroutines(group: GoroutineGroup, waits: Mapping[int, Waiting], style: Styl
     others = f", and the other goroutines for {similar}" * (len({wait.text for wait in own}) > 1)
     yield from (style.clean(f"  {wait.text}{others}") for wait in own[:1])
     rows = [*enumerate(_without_wrappers(group.rows(style.depth)))]
-    first = next((depth for depth, (_, _, names) in rows if not _is_of_go_runtime(names)), 0)
+    functions = ((depth, name.function or "") for depth, (_, _, names) in rows for name in names)
+    first = next((depth for depth, function in functions if not function.startswith("runtime.")), 0)
     yield from _frames(rows[first:], style)
     if group.stack is not None:
         yield from _stack_end(group.stack, style)
@@ -178,11 +179,6 @@ def _without_wrappers(rows: Iterable[FrameRow]) -> Iterator[FrameRow]:
     """Yield the rows without the functions that Go's compiler makes for `go f(x)`."""
     for frame, module, names in rows:
         yield frame, module, tuple(name for name in names if not WRAPPER.search(name.function or ""))
-
-
-def _is_of_go_runtime(names: Sequence[NamedFrame]) -> bool:
-    """Return True if all functions are of Go's runtime; such frames only repeat the goroutine's state."""
-    return all((name.function or "").startswith("runtime.") for name in names)
 
 
 def _tids(tids: Sequence[object], most: int = _MAX_TIDS) -> str:

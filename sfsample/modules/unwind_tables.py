@@ -77,16 +77,18 @@ class UnwindTables:
             return None
 
     def function_start(self, vaddr: int) -> int | None:
-        """Return the start of the function that covers `vaddr`, by `.eh_frame` or by SFrame; or None."""
+        """Return the start of the function that covers `vaddr`, by `.eh_frame`, SFrame or Go's table."""
         try:
             fde = self.eh_frame.find(vaddr) if self.eh_frame else None
             if fde is not None:
                 return fde.start
             functions = filter(None, (table.find(vaddr) for table in self.sframe.covering(vaddr)))
-            return next((function.start for function in functions), None)
+            start = next((function.start for function in functions), None)
+            function = self.go.function_at(vaddr) if start is None and self.go else None
         except FormatError as damage:
             self.note_problem(str(damage))
             return None
+        return function.entry if function is not None else start
 
     def note_problem(self, problem: str) -> None:
         """Add a problem, unless it is in `problems`."""

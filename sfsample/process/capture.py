@@ -165,7 +165,7 @@ class ThreadCapturer:
         for goroutine in self.go.goroutines(should_stop):
             stack = self.parked_stack(goroutine) if goroutine.stack else None
             unlocks = self.go.unlocks(goroutine, stack) if stack is not None else ()
-            yield FoundGoroutine(goroutine._replace(stack=b""), stack, unlocks)
+            yield FoundGoroutine(goroutine, stack, unlocks)
 
     def parked_stack(self, goroutine: Goroutine) -> Stack:
         """Return the stack of a goroutine that no thread runs."""
@@ -173,7 +173,8 @@ class ThreadCapturer:
         registers = {arch.ra: goroutine.ra}  # on AMD64 not a register, but the key of the pc
         registers |= {arch.pc: goroutine.pc, arch.sp: goroutine.sp, arch.fp: goroutine.fp}
         memory = BytesMemory(goroutine.sp, goroutine.stack, arch.byteorder)
-        snapshot = ThreadSnapshot(0, registers, memory, False, 0, False, arch)
+        is_cut = goroutine.sp + len(goroutine.stack) < goroutine.high
+        snapshot = ThreadSnapshot(0, registers, memory, is_cut, 0, False, arch)
         return self._unwinder.walk_parked(snapshot, exact=bool(goroutine.ra))
 
     def stop_breaks_call(self, thread: Thread) -> bool:

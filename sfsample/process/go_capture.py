@@ -1,15 +1,15 @@
 """Captures the goroutine of each thread of a live Go program or library, together with the thread's stack.
 
-The thread-local storage (TLS) of a thread has the address of its goroutine: in a program for x86-64 the word
-below fs.base; in a library a word farther below; on AArch64 a word above the thread pointer.  There, x28 has
-the address in all Go code, and programs without C code have no TLS.  sfsample checks each candidate: its `m`
-must have the id of the thread.
+The thread-local storage of a thread has the address of its goroutine: in a program the word below fs.base;
+in a library a word farther below.  On AArch64, x28 has the address in all Go code, and C code preserves x28.
+sfsample checks each candidate: its `m` must have the id of the thread.
 
-Source: Go, src/cmd/link/internal/ld/data.go, src/runtime/tls_amd64.s and tls_arm64.s.
+Source: Go, src/cmd/link/internal/ld/data.go, src/runtime/tls_amd64.s and asm_arm64.s.
 """
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import takewhile
 from struct import iter_unpack
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from sfsample.core.memory import Span, word_in
 from sfsample.core.snapshot import Registers, ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
 from sfsample.formats.gopclntab.find import find_wait_reasons
+from sfsample.formats.gopclntab.table import GoTable
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.process.beside import Beside, Room
@@ -31,16 +32,17 @@ from sfsample.runtimes.go.layout import Goroutine, GoRuntimeLayout, layout_of
 from sfsample.runtimes.go.pending_unlocks import DeferReader, Unlock
 from sfsample.runtimes.go.plan import GoPlan, find_plan
 
-_TLS_BYTES = 1 << 12  # bytes that are searched for the address of the goroutine
-# DWARF numbers of the thread pointer, and of the register with the goroutine's address in all Go code
-_PLACES = {AMD64.machine: (58, None), AARCH64.machine: (36, 28)}
+_FS_BASE, _X28 = 58, 28  # DWARF numbers
+_TLS_BYTES = 1 << 12  # bytes below fs.base that are searched for the address of the goroutine
 _MAX_SEARCHES = 64  # failed searches for a thread's goroutine, for all threads of a process
+_LACKS = (StopReason.REGISTER_UNKNOWN, StopReason.STACK_COPY_ENDED)  # second: in a signal handler
+_TWO_RUNTIMES = "a stack that passes through two Go runtimes ends where the outer one switches stacks"
 
 
 class FoundGoroutine(NamedTuple):
     """A goroutine, its stack if no thread runs it, and its pending deferred Unlock calls."""
 
-    goroutine: Goroutine  # the goroutine, without the copy of its stack
+    goroutine: Goroutine
     stack: Stack | None
     unlocks: tuple[Unlock, ...]
 
@@ -53,7 +55,6 @@ class GoCapture:
         self._room = Room()
         self._mapping: Mapping | None = None  # mapping of the program's code
         self._module: Module | None = None
-        self._layout: GoRuntimeLayout | None = None
         self._searches = 0  # failed searches so far; see `_MAX_SEARCHES`
         self._allgs = 0  # address of `runtime.allgs`; 0: not found
         self._tasks_budget = Budget(TASKS_NS)
@@ -63,30 +64,40 @@ class GoCapture:
         self.problem = ""  # reason why stacks end where Go switches stacks; "": they do not end there
 
     def learn(self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack) -> bool:
-        """If a walk needs the goroutine of its thread, find it; True: capture the thread again."""
-        is_lost = stack.stop_reason is StopReason.REGISTER_UNKNOWN and thread.goroutine is None
-        layout = self.find_layout() if is_lost and self._searches < _MAX_SEARCHES else None
-        words = self._candidates(snapshot.registers) if layout is not None else []
+        """If a walk needs the goroutine of its thread, find it; True: capture the thread again.
+
+        If another runtime of the process has the goroutine, the thread gets a new plan.
+        """
+        if stack.stop_reason not in _LACKS or self._searches >= _MAX_SEARCHES:
+            return False
+        self.find_layout()  # begins anew if exec has replaced the program
+        pc, known = stack.frames[-1].lookup_pc, thread.goroutine and thread.goroutine.plan
+        module = self._process.modules.find(pc)
+        table = module.tables.go if module is not None else None
+        if not module or not table or (isinstance(known, GoPlan) and pc in known.code):
+            return False
+        layout, words = self._layout_of(table), self._candidates(snapshot.registers)
         if layout is None or not words:
             return False
-        tid = self._process.own_id(thread.tid)
-        plans = (find_plan(layout, word, tid, self._read) for word in words if word and not word % 8)
+        code = range(module.address(table.module.first_pc), module.address(table.module.end_pc))
+        tid, read = self._process.own_id(thread.tid), partial(read_memory, thread.tid)
+        plans = (find_plan(layout, word, tid, read, code) for word in words if word and not word % 8)
         plan = next(filter(None, plans), None)
-        self._searches += plan is None
-        if plan is not None:
-            thread.goroutine = Beside(plan, self._room, self._process.arch.byteorder)
-            thread.stack_end = plan.stack_end
-        return plan is not None
+        self._searches += plan is None or known is not None
+        if plan is None:
+            return False
+        self.problem = _TWO_RUNTIMES if known else self.problem
+        thread.goroutine = Beside(plan, self._room, self._process.arch.byteorder)
+        thread.goroutine_stack = plan.stack_bounds
+        return True
 
     def _candidates(self, registers: Registers) -> list[int]:
         """Return words that may be the address of the goroutine; empty if the registers do not tell."""
-        pointer, own = _PLACES[self._process.arch.machine]
-        base, below = registers.get(pointer, 0), own is None
-        mapping = None if below or not base else self._process.modules.any_mapping(base)
-        size = min(_TLS_BYTES, mapping.end - base) if mapping else _TLS_BYTES
-        data = self._read(base - size * below, size) if base else None
-        words = [word for (word,) in iter_unpack("<Q", data or b"")]
-        return words[::-1] if own is None else [*filter(None, [registers.get(own)]), *words]
+        if self._process.arch.machine == AARCH64.machine:
+            return [registers[_X28]] if _X28 in registers else []
+        base = registers.get(_FS_BASE)
+        data = self._read(base - _TLS_BYTES, _TLS_BYTES) if base else None
+        return [word for (word,) in iter_unpack("<Q", data or b"")][::-1]
 
     def prepare(self, thread: Thread) -> None:
         """Let the next capture of a thread copy its goroutine, unless the capture copies Python frames."""
@@ -101,20 +112,22 @@ class GoCapture:
         """Return the layout of Go in the program, or else in a library that a walk has opened; or None."""
         modules = self._process.modules
         code = next((mapping for mapping in modules.mappings if mapping.executable), None)
-        if code is None or self._process.arch.machine not in _PLACES:
+        if code is None or self._process.arch.machine not in (AMD64.machine, AARCH64.machine):
             return None
         if code != self._mapping:
             self._mapping, self._searches = code, 0
-            self._module, self._layout, self.problem, self.reader = modules.find(code.start), None, "", None
+            self._module, self.problem, self.reader = modules.find(code.start), "", None
         if self._module is None or self._module.tables.go is None:
             self._module = next((module for module in modules.modules if module.tables.go), None)
         table = self._module.tables.go if self._module is not None else None
-        if table is not None and self._layout is None:
-            self._layout = layout_of(table.minor)
-            if self._layout is None:
-                version = table.version or "its version"
-                self.problem = f"stacks end where Go switches stacks: {version} is unknown"
-        return self._layout
+        return self._layout_of(table) if table is not None else None
+
+    def _layout_of(self, table: GoTable) -> GoRuntimeLayout | None:
+        layout = layout_of(table.minor)
+        if layout is None:
+            version = table.version or "its version"
+            self.problem = f"stacks end where Go switches stacks: {version} is unknown"
+        return layout
 
     def goroutines(self, should_stop: Callable[[], bool]) -> Iterator[Goroutine]:
         """Yield all goroutines, and stop no thread; yield nothing without Go code of a known version."""
@@ -123,6 +136,9 @@ class GoCapture:
         if reader is None:
             return
         yield from reader.goroutines(self._array())
+        others = (m for m in self._process.modules.modules if m is not self._module and m.tables.go)
+        for path in (module.path for module in others if self._find_allgs(module)):
+            self.lost = f"not all goroutines are shown: those of the Go runtime in {path} are missing"
         if budget.why:
             done, count = reader.read_of
             why = "there was no time left" if should_stop() else budget.why
@@ -146,11 +162,13 @@ class GoCapture:
         layout, module = self.find_layout(), self._module
         if layout is None or module is None or module.tables.go is None:
             return None
-        table = module.tables.go
-        variables = [(module.address(low), high - low) for low, high in table.module.bss]
-        self._allgs = find_goroutines(variables, self._read_many)
-        self._defers = DeferReader(layout, module, table, self._read)
-        return GoroutineReader(layout, find_wait_reasons(module.image), self._read_many, budget)
+        self._allgs = self._find_allgs(module)
+        self._defers = DeferReader(layout, module, module.tables.go, self._read)
+        return GoroutineReader(layout, find_wait_reasons(module.tables.go), self._read_many, budget)
+
+    def _find_allgs(self, module: Module) -> int:
+        bss = module.tables.go.module.bss if module.tables.go else ()
+        return find_goroutines([(module.address(low), high - low) for low, high in bss], self._read_many)
 
     def _array(self) -> Span:
         """Return address and length of the array of all goroutines."""

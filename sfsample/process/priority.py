@@ -10,7 +10,7 @@ milliseconds on an overloaded machine.  A sampler that stops threads keeps this 
 long as it uses a small share of a CPU (`during_ticks`).  With the normal priority on full CPUs, the sampler
 may have to wait 100 ms for a CPU after each step (docs/overhead.md).  A dump begins with this priority
 (`hurry`), because users take dumps on overloaded machines.  Other commands have it during their imports, and
-recordings while they write the profile, but only for 10 ms at a time (`hurrying`).
+recordings while they write the profile, but only for 10 ms at a time (`TURN_S`).
 
 This module imports little: it runs before the imports of a dump, which take most of the dump's CPU time.
 
@@ -18,15 +18,16 @@ Source: sched(7); prctl(2); sched_setattr(2); setitimer(2), ITIMER_PROF; Linux k
 slice".
 """
 
-import atexit
 import ctypes
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from struct import Struct
+
+from sfsample.core.foreign import total
 
 _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "s390x": 345}
 # struct sched_attr: size policy flags nice priority runtime deadline period util_min util_max
@@ -34,9 +35,11 @@ _ATTR = Struct("IIQiIQQQII")
 _PR_SET_TIMERSLACK = 29  # option of prctl(2): ns that a sleep may last longer; the default is 50,000
 _SHORT_SLICE_NS = 100_000  # shortest slice that the kernel accepts
 _DEFAULT_NS = 0  # as a time slice or a timer slack: the kernel's default
-_REAL_TIME, _NORMAL = os.sched_param(1), os.sched_param(0)
+_RAISED = os.SCHED_RR, os.sched_param(1)  # policy and priority of a thread
+_USUAL = os.SCHED_OTHER, os.sched_param(0)
 _MAX_HURRY_S = 0.3  # seconds of CPU time: most dumps need less, and other programs need CPUs, too
-_TURN_S = 0.01  # seconds of CPU time with the priority of `hurrying`, and then seconds without it
+TURN_S = 0.01  # `turn_s` of `hurry` with which other programs wait for at most 16 ms at 250 ticks a second
+_REST_S = 0.001  # seconds of CPU time between two turns; the kernel rounds up to its next tick
 
 
 def wake_promptly() -> None:
@@ -65,62 +68,44 @@ def _schedule(policy: int, slice_ns: int, *, slack_ns: int) -> None:
     libc.syscall(number, 0, attributes, 0)
 
 
-def hurry(turn_s: float = _MAX_HURRY_S) -> bool:
-    """Run at the lowest real-time priority, until the process has used `_MAX_HURRY_S`; False: refused.
+@contextmanager
+def hurry(turn_s: float = _MAX_HURRY_S) -> Iterator[None]:
+    """Run at the lowest real-time priority, until the process has used `_MAX_HURRY_S`.
 
-    After each `turn_s` of CPU time, the priority is the usual one for `turn_s`.  Threads that start later
-    inherit the priority.  New processes would also inherit it, so the program must start none.  The result
-    is False if the kernel does not permit the priority, or if the user has chosen a nice value or a policy.
-    Call this function in the main thread.
+    After each `turn_s` of CPU time, the priority is the usual one for `_REST_S` of CPU time.  Threads that
+    start later inherit the priority.  New processes would also inherit it, so the program must start none.
+    Nothing changes if the kernel does not permit the priority, or if the user has chosen a nice value or a
+    policy.  Call this function in the main thread.
     """
-    if os.sched_getscheduler(0) != os.SCHED_OTHER or os.getpriority(os.PRIO_PROCESS, 0) > 0:
-        return False
-    try:
-        os.sched_setscheduler(0, os.SCHED_RR, _REAL_TIME)
-    except OSError:
-        return False
+    is_usual = os.sched_getscheduler(0) == os.SCHED_OTHER and os.getpriority(os.PRIO_PROCESS, 0) <= 0
+    if is_usual:
+        _schedule_threads(*_RAISED)
+    if not is_usual or os.sched_getscheduler(0) == os.SCHED_OTHER:
+        yield
+        return
     last_turn_s = time.process_time() + _MAX_HURRY_S - turn_s
 
-    def end_turn(_signal_number: int, _frame: object) -> None:
-        _schedule_threads(os.SCHED_OTHER, _NORMAL)
-        if time.process_time() < last_turn_s:
-            signal.setitimer(signal.ITIMER_REAL, turn_s)
+    def change_turns(_number: int, _frame: object) -> None:
+        goes_on = time.process_time() < last_turn_s
+        is_turn = goes_on and os.sched_getscheduler(0) == os.SCHED_OTHER
+        _schedule_threads(*(_RAISED if is_turn else _USUAL))
+        signal.setitimer(signal.ITIMER_PROF, (turn_s if is_turn else _REST_S) * goes_on)
 
-    def begin_turn(_signal_number: int, _frame: object) -> None:
-        _schedule_threads(os.SCHED_RR, _REAL_TIME)
-        signal.setitimer(signal.ITIMER_PROF, turn_s)
-
-    signal.signal(signal.SIGPROF, end_turn)
-    signal.signal(signal.SIGALRM, begin_turn)
+    signal.signal(signal.SIGPROF, change_turns)
     signal.setitimer(signal.ITIMER_PROF, turn_s)
-    atexit.register(signal.setitimer, signal.ITIMER_PROF, 0)  # Python removes the handler at its exit
-    return True
-
-
-@contextmanager
-def hurrying() -> Iterator[None]:
-    """Hurry in turns of 10 ms, so that no other program waits for longer because of this."""
-    hurries = hurry(_TURN_S)
     try:
         yield
     finally:
-        if hurries:
-            for number, timer in (signal.SIGALRM, signal.ITIMER_REAL), (signal.SIGPROF, signal.ITIMER_PROF):
-                signal.signal(number, lambda *_: None)
-                signal.setitimer(timer, 0)
-            _schedule_threads(os.SCHED_OTHER, _NORMAL)
+        signal.signal(signal.SIGPROF, lambda *_: None)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        _schedule_threads(*_USUAL)
 
 
 def _schedule_threads(policy: int, parameter: os.sched_param) -> None:
-    try:
-        tids = os.listdir("/proc/self/task")
-    except OSError:  # no descriptor left: only the calling thread can be changed
-        tids = ["0"]
-    for tid in tids:
-        try:
+    # without a free descriptor, only the calling thread can be changed
+    for tid in total(os.listdir)("/proc/self/task") or ("0",):
+        with suppress(OSError):  # the thread has ended, or the kernel refuses
             os.sched_setscheduler(int(tid), policy, parameter)
-        except OSError:  # the thread has ended
-            continue
 
 
 class RealTimePriority(threading.local):
@@ -137,13 +122,12 @@ class RealTimePriority(threading.local):
     def begin(self) -> None:
         """From now on, run before all threads that have a normal priority."""
         self._depth += 1
-        if self._depth > 1 or not self.is_allowed:
-            return
-        if os.sched_getscheduler(0) != os.SCHED_OTHER:  # policy of the user, or that of `hurry`
+        policy = os.sched_getscheduler(0)  # another one than SCHED_OTHER is that of the user, or of `hurry`
+        if self._depth > 1 or not self.is_allowed or policy != os.SCHED_OTHER:
             return
         self._began_s = time.thread_time()
         try:
-            os.sched_setscheduler(0, os.SCHED_RR, _REAL_TIME)
+            os.sched_setscheduler(0, *_RAISED)
             self._is_raised = True
         except OSError:
             self.is_allowed = False
@@ -152,7 +136,7 @@ class RealTimePriority(threading.local):
         """End one `begin`."""
         self._depth -= 1
         if not self._depth and self._is_raised:
-            os.sched_setscheduler(0, os.SCHED_OTHER, _NORMAL)
+            os.sched_setscheduler(0, *_USUAL)
             self._is_raised = False
             self._used_s += time.thread_time() - self._began_s
 

@@ -59,8 +59,8 @@ class Pieces:
     """Small pieces of target memory (address, size), which sfsample reads together, again and again."""
 
     def __init__(self, pieces: Sequence[Span]) -> None:
-        self.size = sum(size for _, size in pieces)  # number of bytes in all pieces
-        self._bytes = bytearray(self.size)
+        self._offsets = [0, *accumulate(size for _, size in pieces)]
+        self._bytes = bytearray(self._offsets[-1])
         address = _address_of(self._bytes)
         self._calls = []
         for at in range(0, len(pieces), _IOV_MAX):
@@ -68,7 +68,6 @@ class Pieces:
             size = sum(size for _, size in batch)
             self._calls.append((iovecs([(address, size), *batch]), len(batch), size))
             address += size
-        self._offsets = [0, *accumulate(size for _, size in pieces)]
 
     def read_each(self, pid: int) -> list[bytes | None] | None:
         """Return the bytes of each piece; None: a piece is unreadable."""
@@ -85,9 +84,9 @@ class Pieces:
 
 
 class KeptAnswer(Generic[_T]):
-    """The last answer of a function of the target's memory.
+    """Keeps the last answer of a function that reads memory of the target.
 
-    The function is called again if its arguments have changed, or memory that it has read.
+    The function is called again if its arguments, or the memory that it has read, have changed.
     """
 
     def __init__(self) -> None:
@@ -97,7 +96,7 @@ class KeptAnswer(Generic[_T]):
         self._pieces = Pieces(())
 
     def get(self, pid: int, arguments: object, function: Callable[[ReadMemory], _T], read: ReadMemory) -> _T:
-        """Return `function(read)`; `arguments`: all values besides memory on which the answer depends."""
+        """Return `function(read)`; `arguments`: all values, except memory, on which the answer depends."""
         now = dict(zip(self._used, self._pieces.read_each(pid) or (), strict=False))
         if self._answer is not None and arguments == self._arguments and now == self._used:
             return self._answer

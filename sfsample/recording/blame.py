@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sfsample.core.snapshot import Capture
 from sfsample.modules.location import HELD_BY, ONE_OF_SEVERAL, UNSEEN, Location, WaitPlace
+from sfsample.process.facts.descriptors import NearEnd
 from sfsample.process.thread import Thread
 from sfsample.recording.due_threads import SampledThread
 from sfsample.recording.recorder import Recorder
@@ -43,10 +44,10 @@ class Blame:
         self._holders: dict[tuple[object, ...], _Holder | None] = {}  # holders at the last tick, by resource
         self._peers = own.waits.peers if own.waits else None
         self._has_changed = False  # True: at the last tick, a holder changed while sfsample captured it
-        self._searches = 0  # searches for other ends of pipes and sockets, up to the last tick
+        self._unsearched: dict[str, NearEnd] = {}  # other ends that were not yet searched at the last tick
 
     def postpone(self, thread: SampledThread, capture: Capture | None = None) -> bool:
-        """Let `count` count a thread that may have a holder; else False.  `capture` None: it did not run."""
+        """Return True if `count` counts the thread: it may have a holder.  `capture` None: it did not run."""
         self._waiters.pop(thread, None)  # a late capture, between two ticks, may have added the thread
         waits = thread.wait is not None and thread.wait.resource is not None
         if waits:
@@ -55,8 +56,7 @@ class Blame:
 
     def may_differ(self) -> bool:
         """Return True if `count` may find other holders or other stacks of holders than at its last call."""
-        is_searched = self._peers and (self._peers.searches != self._searches or self._peers.is_due())
-        if self._has_changed or (is_searched and None in self._holders.values()):
+        if self._has_changed or (self._unsearched and self._peers and self._peers.has_news(self._unsearched)):
             return True
         holders = {h.thread for h in self._holders.values() if h and h.process is not self._own}
         return any(t is None or t.files.counters() != t.off_cpu_counters for t in holders)
@@ -65,7 +65,7 @@ class Blame:
         """Count the threads that wait, each with its chain of holders."""
         waiters, self._waiters = self._waiters, {}
         self._holders.clear()
-        self._has_changed = False
+        self._has_changed, self._unsearched = False, {}
         for thread, capture in waiters.items():
             chain = self._chain(thread) if thread.last_stack else ()
             if thread.gone or thread.last_stack is None:
@@ -81,7 +81,6 @@ class Blame:
                 self._recorder.count_wait(thread, capture)
             else:
                 self._recorder.count(thread, Capture.REUSED, self._recorder.now, ran=False)
-        self._searches = self._peers.searches if self._peers else 0
 
     def _chain(self, thread: SampledThread) -> tuple[Location, ...]:
         """Return the frames of a chain of holders, the last holder first."""
@@ -114,6 +113,7 @@ class Blame:
         waits = process.waits
         found = waits.holder(waiter, wait) if waits else None
         if waits is None or found is None:
+            self._unsearched |= self._peers.unsearched(wait.ends) if self._peers else {}
             return None
         pid, tid = found
         other = process if pid == process.process.pid else self._others(pid)

@@ -41,6 +41,7 @@ class SampledThread:
         self.idle_until = counted  # tick up to which the thread has not run
         self.quiet_since = counted  # tick since which the thread has been quiet
         self.off_cpu_counters: bytes | None = None  # scheduler counters; they change when the thread runs
+        self.looked_counters: bytes | None = None  # scheduler counters before the last look, see `look`
         # Stack to count again until the thread runs; None: ticks until then give no sample (as in cpu mode).
         self.last_stack: tuple[Stack, Places] | None = None
         # Stacks of suspended tasks, each with the number of tasks; None: not read since the thread last ran.

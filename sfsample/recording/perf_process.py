@@ -3,8 +3,8 @@
 sfsample unwinds a copied stack later, with the modules of the last reading of /proc/PID/maps.  The kernel
 records every mapping of code among the samples, in order of time.  Samples after a new mapping wait until
 the maps have been read again.  A stack is dropped if some of its code was mapped after the copy, or after the
-reading of the maps.  The maps are read before the rings, so the rings have a record of every mapping in the
-maps.  A sample stands for exactly one period of CPU time of its thread.
+reading of the maps.  sfsample reads the maps first and the rings then, so the rings have a record of each new
+mapping in the maps.  A sample stands for exactly one period of CPU time of its thread.
 """
 
 import time
@@ -106,8 +106,8 @@ class PerfProcess:
     ) -> None:  # fmt: skip
         """Count samples, in order of time; `start_ns` is the start of the recording (perf_counter_ns).
 
-        Records later than `until_ns` wait for the next call; in the last call, `until_ns` is None.  A call
-        may take long, so it calls `before_each` before each sample.
+        Records later than `until_ns` wait for the next call; in the last call, `until_ns` is None.  Many
+        samples take long, so `before_each` is called before each sample.
         """
         records, self._deferred = [*self._deferred, *records], []
         mapped_at = {(record.start, record.end): record.at_ns

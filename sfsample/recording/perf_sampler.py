@@ -29,7 +29,7 @@ from sfsample.unwind.unwinder import Unwinder
 _MAX_SLEEP_S = 0.1  # seconds between two calls of `should_stop`
 _FIRST_READ_S = 0.02  # seconds from the start to the first read; the interval then doubles each time
 _MAX_READ_INTERVAL_S = 0.5
-_SHORT_READ_INTERVAL_S = 0.1  # seconds, for a live view, or while descendants come and go
+_SHORT_READ_INTERVAL_S = 0.1  # seconds between two reads for a live view, or while descendants come and go
 _READ_INTERVAL_PER_PROCESS_S = 0.001  # seconds for each process; to read a process takes 1/50 of this time
 _PERIOD_DEVIATION = 0.02  # largest random part, as a share of the period
 _MIN_PERIOD_NS = 10_000  # the kernel's limit

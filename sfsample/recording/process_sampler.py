@@ -222,9 +222,10 @@ class ProcessSampler:
             self._sample(thread, woken, counters)
 
     def look(self, thread: SampledThread) -> None:
-        """Capture a thread again if it has run, but do not count a sample."""
-        counters = thread.files.counters()
-        if counters is not None and (counters != thread.off_cpu_counters or thread.last_stack is None):
+        """Capture a thread again if it has run since the last capture or look, but do not count a sample."""
+        counters, known = thread.files.counters(), thread.off_cpu_counters if thread.last_stack else None
+        if counters is not None and counters not in (known, thread.looked_counters):
+            thread.looked_counters = counters
             self._looked_at, now_ns = thread, time.perf_counter_ns()
             if thread not in self._pending:
                 self._sample(thread, WakeUp(now_ns), counters)

@@ -136,7 +136,7 @@ class Profile:
             self.processes[key] = name
 
     def identify(self, pid: int, identity: Identity) -> None:
-        """Note the identity of a process with its present program; a None in `identity` changes nothing."""
+        """Store the identity of a process; None keeps an old value (but not another program's build-id)."""
         before = self.identities.get(pid, Identity({}))
         known = {name: value for name, value in identity._asdict().items() if value is not None}
         if identity.exe not in (None, before.exe):
@@ -237,7 +237,7 @@ class WindowRecord(NamedTuple):
 
 
 class LiveWindow:
-    """The samples of the last `length_ns`, for `top`; a recording into `profile` adds samples.
+    """The samples of the last `length_ns`, for `top`.  They come from a recording into `self.profile`.
 
     The recording thread adds samples, and the drawing thread reads them.  Each access is one call of a deque,
     which the other thread cannot interrupt.

@@ -15,7 +15,7 @@ from sfsample.core.python_view import PythonView
 from sfsample.core.quantities import counted
 from sfsample.errors import NoSuchProcess, TargetError
 from sfsample.process.capture import ThreadCapturer
-from sfsample.process.facts.descriptors import KeptPeers
+from sfsample.process.facts.descriptors import KeptPeers, KeptTables
 from sfsample.process.had_cpu import OwnRun, WakeUp
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.priority import REAL_TIME_PRIORITY
@@ -38,7 +38,7 @@ _REFRESH_S = 1.0  # shortest time in s between two ticks that search for every c
 _REFRESHED_PER_S = 10  # processes that are searched for changes in a second
 _LATENESS_S = 1.0  # seconds between two messages about missed ticks
 _REAL_TIME_SHARE = 0.2  # share of one CPU that sfsample may use at real-time priority
-_MAX_HOLDERS = 32  # processes that are not recorded, and are open because they hold up recorded ones
+_MAX_HOLDERS = 32  # open processes that are not recorded, but for which recorded processes wait
 _OPEN_FIRST_S, _OPEN_LATER_S = 1.0, 0.05  # seconds to open descendants: before the first tick, at each tick
 
 
@@ -61,9 +61,10 @@ class PtraceSampler:
         self._unreported_ticks, self._reported_at = 0, -inf
         self._own_run = OwnRun()
         self._names = Symbolizer()  # names functions of C libraries
-        # processes that are not recorded, by pid; each with the tick of its last visit, the oldest first
+        # pid -> a process that is not recorded, and the number of the last tick that used it; oldest first
         self._holders: dict[int, tuple[ProcessSampler, int]] = {}
-        self._peers, self._images = KeptPeers(), recording.images or ImageCache()
+        self._peers, self._tables = KeptPeers(), KeptTables()
+        self._images = recording.images or ImageCache()
         self._start = recording.start or 0.0  # begin of the first interval, in s on the clock
         self._refresh_at = self._cpu_at_start = 0.0
         now = self._clock.now()
@@ -91,14 +92,16 @@ class PtraceSampler:
         waits = None
         if options.mode == "wall":
             peers = self._peers if options.blame else None
-            waits = WaitFinder(process, capturer, self._names, peers, details=options.wait_details)
+            waits = WaitFinder(
+                process, capturer, self._names, self._tables, peers, details=options.wait_details
+            )
         return ProcessSampler(
             process, capturer, recording, self._jitter, named=named, since=self._last_tick,
             waits=waits, others=self._holder,
         )  # fmt: skip
 
     def _holder(self, pid: int) -> ProcessSampler | None:
-        """Return the sampler of a process that holds up another one; None: it has ended, or is refused."""
+        """Return the sampler of a process for which another waits; None: it has ended, or is refused."""
         if recorded := [sampler for sampler in self._samplers if sampler.process.pid == pid]:
             return recorded[0]
         stats, tick = self.profile.stats, self._last_tick

@@ -47,7 +47,7 @@ def summary_lines(
         rate += f" ({stats.achieved_hz:.1f} Hz)"
     yield f"{counted(stats.samples, 'sample')}{threads} in {stats.duration_s:.1f} s: {rate}"
     if stats.lacks_priority and stats.late_ticks > _MANY_LATE * stats.ticks:
-        yield "          run sfsample as root or with CAP_SYS_NICE: then it gets a CPU at each tick"
+        yield "missed    to miss fewer ticks, run sfsample as root or with CAP_SYS_NICE"
     if stats.ended_by == "target":
         yield "ended     with the target"
     if stats.waiting_for_cpu:

@@ -78,9 +78,9 @@ class Schedule:
 class OverheadLimit:
     """Limits the time that sfsample spends to `share` of the elapsed time (None: no limit).
 
-    sfsample has spent `spent_s` until `now_s`.  At most 0.25 s of unused time are saved.  For a burst (the
-    first stacks), at most two seconds are paid back.  A cost is no burst if one of the two costs before was
-    as large.  Each pause pays back 1/`slowness` of the debt, so with 8 the pauses are about equal.
+    `spent_s`: time that sfsample has spent until `now_s`.  Unused time is saved, up to 0.25 s.  Overspent
+    time is a debt; each pause pays back 1/`slowness` of it, so with 8 the pauses are about equal.  Of a burst
+    (a cost larger than the two costs before, as of the first stacks), only two seconds are paid back.
     """
 
     def __init__(self, share: float | None, now_s: float, spent_s: float, slowness: int = 1) -> None:

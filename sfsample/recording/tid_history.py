@@ -2,7 +2,7 @@
 
 When sfsample reads a copy, the thread may have ended, and its id may belong to a new thread.  So sfsample
 follows the kernel's records of births and names, which lie among the copies in order of time.  /proc shows
-only the present thread of an id, so the kernel's records come first.
+only the present thread of an id, so sfsample prefers the kernel's records.
 """
 
 import os

@@ -73,7 +73,7 @@ class TimerSet:
     def fit_stack_bytes(self, use: StackUse) -> bool:
         """Choose the size of the copies; return True if it has changed, so that new timers are needed.
 
-        The size is twice the need of the first samples, or the largest size if a later sample needs more.
+        First, the size is twice what the first samples need.  If a later sample needs more, use the largest.
         """
         fitted = self._stack_bytes_fitted
         if not fitted and use.samples < _MIN_FIT_SAMPLES:

@@ -17,13 +17,18 @@ from sfsample.formats.gopclntab.places import WRAPPER
 from sfsample.modules.location import Location, PythonPlace, WaitPlace, locate, python_location
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
-from sfsample.process.facts.descriptors import KeptDescriptors, KeptPeers, NearEnd, parse_locks
+from sfsample.process.facts.descriptors import (
+    KeptDescriptors,
+    KeptPeers,
+    KeptTables,
+    NearEnd,
+    contended_locks,
+)
 from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS
 from sfsample.process.facts.thread_facts import FactReader, as_made
 from sfsample.process.had_cpu import RunState
 from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.process import LiveProcess
-from sfsample.process.procfs import read_text
 from sfsample.process.syscall_names import syscall_name
 from sfsample.process.thread import Thread
 from sfsample.process.vm import KeptAnswer
@@ -39,9 +44,9 @@ from sfsample.waiting.waits import Wait, wait_of
 _GO_RUNTIME = ("runtime.", "internal/runtime/")  # starts of names of functions of the Go runtime
 _MAX_STACKS = 10_000  # stacks in the cache of C library functions
 _MAX_FRAMES = 64  # innermost frames that are searched for C library functions
-_SEEN_IN_STACKS = (WaitKind.LOCK, WaitKind.FUTURE)  # the stack of the holder shows that it is the holder
-_NOT_YET_KNOWN = (WaitKind.MUTEX, *_SEEN_IN_STACKS)  # the holder may be known later
-_SAME_SLEEP = (0.0, 0.0)  # `asleep` of each thread: all count as asleep at one instant, see `slept_together`
+_SEEN_IN_STACKS = (WaitKind.LOCK, WaitKind.FUTURE)  # kinds whose holder is recognized by its own stack
+_NOT_YET_KNOWN = (WaitKind.MUTEX, *_SEEN_IN_STACKS)  # kinds whose holder may become known later
+_SAME_SLEEP = (0.0, 0.0)  # `asleep` of every thread, so that all slept at one instant (`slept_together`)
 
 _Ask = Callable[[ThreadReader, PythonStack, int], PythonFacts]  # type of methods of `ThreadReader`
 HolderId = tuple[int, int]  # pid and tid of the thread that has to act; tid 0: any thread of the process
@@ -78,8 +83,8 @@ class WaitFinder:
     """
 
     def __init__(
-        self, process: LiveProcess, capturer: ThreadCapturer, names: Symbolizer, peers: KeptPeers | None,
-        *, details: bool,
+        self, process: LiveProcess, capturer: ThreadCapturer, names: Symbolizer, tables: KeptTables,
+        peers: KeptPeers | None, *, details: bool,
     ) -> None:  # fmt: skip
         self._process, self._capturer, self._names = process, capturer, names
         self.peers, self._details = peers, details
@@ -87,7 +92,7 @@ class WaitFinder:
         self._read_held: dict[int, Callable[[], WaitingThread]] = {}
         # thread id, method of ThreadReader -> its last answer about the thread
         self._answers = defaultdict[tuple[int, _Ask], KeptAnswer[PythonFacts]](KeptAnswer)
-        descriptors = self._descriptors = KeptDescriptors(process.proc)
+        descriptors = self._descriptors = KeptDescriptors(process.proc, tables)
         self._facts = FactReader(process.proc, descriptors=lambda _: descriptors)
         # living threads: thread id in the pid namespace of the process -> id in sfsample's namespace
         self._tids: dict[int, int] = {}
@@ -164,8 +169,8 @@ class WaitFinder:
     def holder(self, thread: Thread, found: FoundWait) -> HolderId | None:
         """Return the holder without which a waiting thread cannot go on now; None: unknown, or there is none.
 
-        The owner in the memory of a lock always counts; other evidence only if the thread still waits.  If
-        its process also has the other end of the pipe, the holder is unknown: a signal handler may act.
+        An owner in the memory of a lock always counts.  Other evidence counts only if the thread still waits.
+        If the thread's own process also has the other end open, the holder is unknown: a handler may act.
         """
         if found.evidence is None or found.wait is None:
             return None
@@ -197,7 +202,7 @@ class WaitFinder:
         name = syscall_name(asleep.number) or ""
         needs_wchan = state == "D" or name.startswith(("restart_syscall", "open", "read", "write"))
         wchan = facts.wchan(tid) if needs_wchan else None
-        call = facts.decode(as_made(asleep, wchan), wchan)
+        call = facts.decode(as_made(asleep, wchan))
         waiting = WaitingThread(
             tid, "", state, process.own_id(tid), call, wchan, functions=self._functions(captured),
             in_c_library=_in_c_library(next(iter(captured.modules), None)),
@@ -265,7 +270,7 @@ class WaitFinder:
         title = self._process.proc.read("cmdline") if self._process.name == "postgres" else None
         words = (title or b"").decode("utf-8", "replace").rstrip("\0").split("\0")
         call = waiting.call.name if waiting.call else None
-        locks = (parse_locks(read_text("/proc/locks")) or ()) if call in FILE_LOCK_CALLS else ()
+        locks = contended_locks(waiting.call.descriptors) if waiting.call and call in FILE_LOCK_CALLS else ()
         children = self._facts.children() if self.peers and call in CHILD_CALLS else ()
         return WaitContext(
             self._process.pid, words, (waiting,), self._tids, {}, name, children=children, locks=locks,

@@ -20,12 +20,10 @@ from sfsample.waiting.thread import PYTHON_LIBRARIES, RUNTIME_LIBRARIES, is_file
 
 _FOR_THREADS = (WaitClass.LOCK, WaitClass.GIL, WaitClass.CONDITION)  # classes of waits for other threads
 # texts that name no object: one word, or these words
-_NAMELESS = re.compile(
-    r"\[(?!GIL\])(\S+|condition variable|(read|write) lock|lock of the C library|chan .*|\S+: pipe)\]"
-)
+_NAMELESS = re.compile(r"\[(?!GIL\])(\S+|condition variable|(read|write|libc) lock|chan .*|\S+: pipe)\]")
 _LIBRARIES = RUNTIME_LIBRARIES + PYTHON_LIBRARIES
-# functions of the C++ library that headers put into a program, and files of Python's library
-_CPP_LIBRARY = re.compile(r"(void )?std::|__gthread_")
+# functions of the libraries of C++ and Rust that are part of a program; files of the library of Python
+_NATIVE_LIBRARY = re.compile(r"(void |<)?std::|__gthread_")
 _PYTHON_LIBRARY = re.compile(r"/python3[^/]*/((asyncio|concurrent|multiprocessing)/|(threading|queue)\.py$)")
 _ROUNDING = 1.01  # factor: the time of a wait is a number of ticks, so it is not exact
 _RUNNING = NamedFrame("[no wait]", "[no wait]")
@@ -188,8 +186,8 @@ def _function(frames: Sequence[NamedFrame]) -> str | None:
 
 
 def _is_own(frame: NamedFrame) -> bool:
-    is_python = frame.kind == "p" and _PYTHON_LIBRARY.search(frame.file or "")
-    is_library = is_python or is_file(frame.module or "", _LIBRARIES) or _CPP_LIBRARY.match(frame.text)
+    is_python = _PYTHON_LIBRARY.search(frame.file or "")
+    is_library = is_python or is_file(frame.module or "", _LIBRARIES) or _NATIVE_LIBRARY.match(frame.text)
     return frame.kind not in ("w", "k") and frame.text not in NO_STACK and not is_library
 
 

@@ -177,7 +177,7 @@ def plain_row_of(row: UnwindRow, found: str, arch: Arch) -> PlainRow | None:
     if arch.sp in registers or arch.sp_adjust:
         return None
     signed = row.mangled and arch.ra_mask != _MASK64
-    if signed or row.signal:
+    if signed or row.signal or row.on_goroutine is not None:
         return None
     if cfa.deref or cfa.expression or cfa.base not in (arch.sp, arch.fp) or cfa.offset % _WORD:
         return None

@@ -25,6 +25,7 @@ from sfsample.core.arch import AMD64, Arch
 from sfsample.core.memory import Memory
 from sfsample.core.rule import CFA
 from sfsample.core.snapshot import (
+    GO_CODE,
     GOROUTINE_HIGH,
     GOROUTINE_LOW,
     GOROUTINE_SP,
@@ -194,9 +195,13 @@ class StepperChain:
         """Return the snapshot with the words that the innermost function has popped (`row.py`)."""
         walk = Walk(snapshot)
         table_row = self._certain_row(walk)
+        caller = apply_row(table_row, walk.registers, walk.memory, walk.arch) if table_row else None
+        if table_row is None or not isinstance(caller, Caller):
+            return snapshot
+        lacks_words = dict(table_row.registers).keys() - caller.registers.keys()
         code = next((stepper for stepper in self._steppers if stepper.found == Found.CODE), None)
-        code_row = code.row_at(walk.frame, walk.arch) if code and table_row else None
-        if table_row is None or code_row is None:
+        code_row = code.row_at(walk.frame, walk.arch) if code and lacks_words else None  # analysis is slow
+        if code_row is None:
             return snapshot
         memory = with_popped_words(snapshot.memory, table_row, code_row, snapshot.registers, walk.arch)
         return snapshot._replace(memory=memory)
@@ -235,7 +240,8 @@ class StepperChain:
             return self._outermost_if_stack_may_end(walk.frame.sp, walk)
         if row.on_goroutine is not None:
             low, high = (walk.registers.get(number) for number in (GOROUTINE_LOW, GOROUTINE_HIGH))
-            if low is None or high is None:
+            runtime = self._modules.find(walk.registers.get(GO_CODE, walk.frame.lookup_pc))
+            if low is None or high is None or runtime is not self._modules.find(walk.frame.lookup_pc):
                 return StopReason.REGISTER_UNKNOWN
             row = row.on_goroutine if low <= walk.frame.sp < high else row
             if not high and row.cfa.base == GOROUTINE_SP:  # thread that runs the scheduler
@@ -264,12 +270,11 @@ class StepperChain:
         """Return the reason to reject a caller on another stack: its pc, or its stack; None: accepted."""
         pc, sp, registers = caller.registers[walk.arch.pc], caller.registers[walk.arch.sp], walk.registers
         is_goroutine = registers.get(GOROUTINE_LOW, 0) < sp <= registers.get(GOROUTINE_HIGH, 0)
-        may_stay = row.cfa.base == walk.arch.fp and sp > walk.frame.sp  # code may already be on its own stack
-        # a word of the scheduler's stack was the return address
-        is_stack = is_goroutine or may_stay or row.cfa.base == SCHEDULER_SP
-        if not is_stack and GOROUTINE_LOW not in registers:
-            return StopReason.REGISTER_UNKNOWN
-        return None if is_stack and self._modules.mapping(pc - 1) is not None else StopReason.BAD_PC
+        stays = row.cfa.base == walk.arch.fp and sp > walk.frame.sp  # the scheduler itself asks the vDSO
+        is_stack = is_goroutine or stays or row.cfa.base == SCHEDULER_SP  # this one had the return address
+        if is_stack and self._modules.mapping(pc - 1) is not None:
+            return None
+        return StopReason.BAD_PC if GOROUTINE_LOW in registers else StopReason.REGISTER_UNKNOWN
 
     def _is_beyond_copy(self, row: UnwindRow, walk: Walk) -> bool:
         """Return True if the word that `row` lacks lies on this stack, above the end of the copy."""
@@ -315,7 +320,7 @@ class StepperChain:
         between = [m for m in self._modules.mappings if first.start <= m.start <= last.start and m.readable]
         return sum(m.end - m.start for m in between) < last.end - first.start
 
-    def _call_may_lead_to(self, frame: Frame, return_address: int) -> bool:
+    def call_may_lead_to(self, frame: Frame, return_address: int) -> bool:
         """Return False if the call before `return_address` cannot lead to the function of `frame`.
 
         A call leads to its target, and to functions to which the target jumps (tail calls).  Calls through
@@ -355,7 +360,7 @@ class StepperChain:
         `pc` must follow a call of the frame's function, or lie in unreadable code, or where stacks begin, or
         in a signal trampoline, to which a handler returns without a call.
         """
-        if self._modules.may_be_returned_to(pc) and self._call_may_lead_to(frame, pc):
+        if self._modules.may_be_returned_to(pc) and self.call_may_lead_to(frame, pc):
             return True
         frame = Frame(pc, 0, None, Found.CONTEXT, exact=False)  # a row depends on the pc alone
         rows = (stepper.row_at(frame, arch) for stepper in self._steppers)

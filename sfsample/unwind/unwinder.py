@@ -13,7 +13,7 @@ from typing import Final
 from sfsample.core.arch import AMD64, Arch
 from sfsample.core.checkpoint import OutOfTime, checkpoint
 from sfsample.core.memory import words_at
-from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.core.snapshot import GO_CODE, GOROUTINE_HIGH, GOROUTINE_LOW, ThreadSnapshot
 from sfsample.core.stack import Found, Frame, Stack, StopReason
 from sfsample.core.walk_limits import DEFAULT_ORDER, MAX_FRAMES
 from sfsample.modules.module_map import ModuleMap
@@ -88,8 +88,15 @@ class Unwinder:
         return stack if self._modules.generation == generation else self._walk_best(snapshot)
 
     def walk_parked(self, snapshot: ThreadSnapshot, *, exact: bool) -> Stack:
-        """Unwind a goroutine that no thread runs.  If `exact` is False, its pc is a return address."""
-        return self._continue(Walk(snapshot, exact=exact), self._chain)
+        """Unwind the own stack of a goroutine that no thread runs; not `exact`: pc is a return address."""
+        walk = Walk(snapshot, exact=exact)
+        own = {
+            GO_CODE: walk.frame.pc,
+            GOROUTINE_LOW: 0,
+            GOROUTINE_HIGH: 0,
+        }  # no other runtime, no other stack
+        walk.registers = walk.registers | own
+        return self._continue(walk, self._chain)
 
     def search(self, snapshot: ThreadSnapshot, stack: Stack) -> Stack:
         """Return a better stack than `stack`, which lacked a register; `stack` itself if no search succeeds.
@@ -190,13 +197,18 @@ class Unwinder:
             _advance(candidate, step._replace(found=Found.SCAN))
             first_gained = len(candidate.passed)
             stack = self._continue(candidate, self._cfi_chain)
-            gained = stack.frames[first_gained:-1]
-            if not all(frame.exact or self._modules.may_be_returned_to(frame.pc) for frame in gained):
+            edges = zip(stack.frames[first_gained - 1 :], stack.frames[first_gained:-1], strict=False)
+            if not all(caller.exact or self._is_edge(callee, caller) for callee, caller in edges):
                 continue
             if stack.stop_reason is StopReason.OUTERMOST:
                 yield stack
             elif stack.stop_reason is StopReason.REGISTER_UNKNOWN and max_assumed > 1:
                 yield from self._complete_stacks(candidate, max_assumed - 1)
+
+    def _is_edge(self, callee: Frame, caller: Frame) -> bool:
+        """Return False if `caller` cannot have called `callee`.  In Go, other targets of a call are rare."""
+        leads = caller.found != Found.GO or self._cfi_chain.call_may_lead_to(callee, caller.pc)
+        return leads and self._modules.may_be_returned_to(caller.pc)
 
 
 def _advance(walk: Walk, step: Step) -> None:

@@ -20,14 +20,14 @@ from sfsample.waiting.thread import WaitingThread
 
 _COMMAND_MASK, _WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2 = 127, 0, 6, 9, 13  # FUTEX_CMD_MASK, FUTEX_WAIT ...
 _OWNER_MASK, _WAITERS = 0x3FFFFFFF, 0x80000000  # FUTEX_TID_MASK, FUTEX_WAITERS
-_PRIVATE = 128  # FUTEX_PRIVATE_FLAG; without it, threads of other processes may have the lock
+_PRIVATE = 128  # FUTEX_PRIVATE_FLAG
 _GUARD_WAITED_FOR = 0x10100  # libstdc++'s guard of a static variable: pending_bit, waiting_bit
 _CONTENDED = 2  # value of the futex word of a mutex with waiters
 _ROBUST = 16  # PTHREAD_MUTEX_ROBUST_NORMAL_NP
 _KIND_END = 0x200  # every __kind is smaller: the type, and bits for robust, inheriting, shared, elided
 # -32: bytes from the list entry of a robust mutex to its futex word, see set_robust_list(2)
 _FUTEX_OFFSET = (1 << 64) - 32
-_NODE_BYTES = 1024  # the word on which musl waits for a condition variable is nearer to the end of the stack
+_NODE_BYTES = 1024  # bytes above sp within which musl has the futex word of a wait for a condition variable
 _MAX_WAITERS = 1 << 20  # waiters; a larger count is not believed
 _WRITE_PHASE, _READERS_SHIFT = 1, 3  # PTHREAD_RWLOCK_WRPHASE and _READER_SHIFT of a rwlock's __readers
 _WRITER_WAITS = 6  # PTHREAD_RWLOCK_WRLOCKED and RWAITING, without WRPHASE: readers hold the lock
@@ -58,11 +58,6 @@ class _Futex(NamedTuple):
     memory: Memory  # memory around the word
     alive: Container[int]  # living threads, in the target's pid namespace
     tid: int  # sleeping thread, in the target's pid namespace
-    is_shared: bool  # True: a thread of another process may have the lock
-
-    def may_own(self, owner: int | None) -> bool:
-        """Return True if a living thread has this tid, or may have it in another process."""
-        return owner in self.alive or (self.is_shared and bool(owner))
 
     def u32(self, address: int) -> int | None:
         """Return the 32-bit word at an address; None: the word was not copied."""
@@ -80,22 +75,22 @@ def lock_of(thread: WaitingThread, alive: Container[int], sleepers: Mapping[int,
         return None
     word, operation, value, timeout = call.syscall.args[:4]
     command, value = operation & _COMMAND_MASK, value & 0xFFFFFFFF
-    is_shared = not operation & _PRIVATE
-    futex = _Futex(word, value, thread.memory, alive, thread.ns_tid, is_shared)
-    functions = set(thread.functions)
+    futex, functions = _Futex(word, value, thread.memory, alive, thread.ns_tid), set(thread.functions)
+    # The owner of a lock that processes may share is perhaps a thread of another process.
+    shared = futex if operation & _PRIVATE else futex._replace(alive=range(1, _OWNER_MASK + 1))
     if command in (_LOCK_PI, _LOCK_PI2):
         return _priority_inheriting(futex)
     if value & _WAITERS and command in (_WAIT, _WAIT_BITSET):
-        return _robust(futex) if thread.in_c_library else None
+        return _robust(shared) if thread.in_c_library else None
     if value == _CONTENDED and functions & _MUTEX_FUNCTIONS.get(command, set()):
         is_of_musl = not functions.isdisjoint(_CONDITION) and 0 < word - call.syscall.sp < _NODE_BYTES
-        return None if is_of_musl else _mutex(futex)
-    near = {*thread.functions[:2]}  # the function that is called once may wait further inside
+        return None if is_of_musl else _mutex(shared)
+    near = {*thread.functions[:2]}  # innermost functions: the function that runs once may itself wait
     if near & {"pthread_once", "pthread_once_slow"} or ("syscall" in near and value == _GUARD_WAITED_FOR):
         return Lock(WaitKind.ONCE, word, None)
     for names, lock in _LOCKS:
         if functions & set(names):
-            return lock(futex)
+            return lock(shared)
     if command not in (_WAIT, _WAIT_BITSET):
         return None
     join = _join(futex)
@@ -115,8 +110,7 @@ def _mutex(futex: _Futex) -> Lock | None:
         return None
     if state == 0 or owner == 0:
         return Lock(WaitKind.MUTEX, address, None, "between two owners")
-    elsewhere = "is in another process, or " if futex.is_shared else ""
-    note = "" if owner in futex.alive else f"which {elsewhere}has ended without unlocking it"
+    note = "" if owner in futex.alive else "which has ended without unlocking it"
     return Lock(WaitKind.MUTEX, address, owner, note)
 
 
@@ -134,14 +128,13 @@ def _priority_inheriting(futex: _Futex) -> Lock | None:
 def _robust(futex: _Futex) -> Lock | None:
     """Check a robust mutex: futex word and __owner (8) have the same tid, and __kind (16) is robust."""
     word, owner = futex.word, futex.value & _OWNER_MASK
-    is_held = futex.u32(word) == futex.value and futex.u32(word + 8) == owner and futex.may_own(owner)
+    is_held = futex.u32(word) == futex.value and futex.u32(word + 8) == owner and owner in futex.alive
     is_robust = (futex.u32(word + 16) or 0) & _ROBUST
-    note = "" if owner in futex.alive else "which is in another process"
-    return Lock(WaitKind.MUTEX, word, owner, note) if is_held and is_robust else None
+    return Lock(WaitKind.MUTEX, word, owner) if is_held and is_robust else None
 
 
 def _unnamed_mutex(futex: _Futex) -> Lock | None:
-    """Check a mutex if the C library has no symbols, so that no frame is named pthread_mutex_timedlock.
+    """Check a mutex if no frame names the function that waits, because the C library has no symbols.
 
     The owner must be alive, __nusers (12) not 0, and __kind (16) valid.
     """
@@ -208,7 +201,7 @@ def _write_lock(futex: _Futex) -> Lock | None:
 def _writer(futex: _Futex, address: int) -> int | None:
     """Return __cur_writer (24), the tid of the writer that holds a lock; None: no writer holds the lock."""
     state, writer = futex.u32(address), futex.u32(address + 24)
-    return writer if state is not None and state & _WRITE_PHASE and futex.may_own(writer) else None
+    return writer if state is not None and state & _WRITE_PHASE and writer in futex.alive else None
 
 
 def _held_by(readers: int) -> str:

@@ -13,9 +13,9 @@ from functools import lru_cache
 from sfsample.core.wait_kind import CLASS_OF, WaitClass, WaitKind
 from sfsample.modules.location import WaitPlace
 from sfsample.process.facts.descriptors import Descriptor
-from sfsample.process.facts.syscall_arguments import DecodedSyscall
+from sfsample.process.facts.syscall_arguments import FILE_LOCK_CALLS, DecodedSyscall
 from sfsample.waiting.thread import WaitingThread, sleeps_on_gil
-from sfsample.waiting.waits import Wait
+from sfsample.waiting.waits import IN_PIPE, Wait
 
 NO_CPU = WaitPlace("runnable: no CPU", WaitClass.CPU)
 _TEXTS = {WaitKind.CONDITION: "condition variable", WaitKind.THREAD: "join", WaitKind.GIL: "GIL",
@@ -32,6 +32,10 @@ _STATES = (("sync.Mutex.", WaitClass.LOCK), ("sync.RWMutex.", WaitClass.LOCK), (
            ("runnable", WaitClass.CPU), ("preempted", WaitClass.CPU), ("", WaitClass.OTHER))  # fmt: skip
 _ADDRESS = re.compile(r" 0x[0-9a-f]+|: \d+ of \d+ have arrived")
 _EPHEMERAL = 32768  # first port that the kernel gives to a client: ip(7), ip_local_port_range
+_NO_DISKS = ("/dev/", "/proc/", "/sys/")  # directories of devices, and of files of the kernel
+# starts of texts of descriptors; a connection that is not looked up yet is "socket INODE"
+_WAKE_UP = re.compile("eventfd|timerfd|signalfd|pipe |unix socket ")
+_CONNECTION = re.compile(r"socket |\w+ \S+ -> ")
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 
 
@@ -46,7 +50,8 @@ def wait_place(thread: WaitingThread, wait: Wait | None, *, details: bool) -> Wa
 def _is_idle(thread: WaitingThread, wait: Wait) -> bool:
     """Return True if the thread waits for work: see docs/waiting.md."""
     if wait.kind is WaitKind.EVENTS:
-        return _only_descriptor(thread.call) is None
+        descriptor = _only_descriptor(thread.call)
+        return descriptor is None or descriptor.text.endswith(" listening")
     return wait.kind in _IDLE and wait.is_usual
 
 
@@ -58,16 +63,16 @@ def _text_and_class(thread: WaitingThread, wait: Wait | None) -> tuple[str, Wait
         what, is_lock = _ADDRESS.sub("", thread.facts.wait.what), CLASS_OF[wait.kind] is WaitClass.LOCK
         return what if is_lock else f"{wait.kind}: {what}", CLASS_OF[wait.kind]
     if thread.functions[:1] == ("lll_lock_wait_private",):  # of malloc, stdio or the dynamic linker
-        return "lock of the C library", WaitClass.LOCK
+        return "libc lock", WaitClass.LOCK
     if wait is not None and wait.kind in _PLAIN:
         return _TEXTS.get(wait.kind, str(wait.kind)), CLASS_OF.get(wait.kind, WaitClass.OTHER)
     if call is None:  # page fault: the thread is in no system call
         is_disk = thread.state == "D"
         return ("disk: page fault", WaitClass.DISK) if is_disk else ("unknown", WaitClass.OTHER)
-    return _of_call(call, wait.kind if wait else None, thread.state)
+    return _of_call(call, wait.kind if wait else None, thread)
 
 
-def _of_call(call: DecodedSyscall, kind: WaitKind | None, state: str) -> tuple[str, WaitClass]:
+def _of_call(call: DecodedSyscall, kind: WaitKind | None, thread: WaitingThread) -> tuple[str, WaitClass]:
     descriptor, name = _only_descriptor(call), call.name or f"system call {call.syscall.number}"
     if kind is WaitKind.NAME_RESOLUTION:
         return "DNS server", WaitClass.NETWORK
@@ -76,21 +81,32 @@ def _of_call(call: DecodedSyscall, kind: WaitKind | None, state: str) -> tuple[s
     if descriptor is None:
         return name, WaitClass.EVENT if kind is WaitKind.EVENTS else WaitClass.OTHER
     what, category = object_of(descriptor)
-    is_device = kind is WaitKind.EVENTS or descriptor.text.startswith("/dev/")  # a disk is always ready
-    if is_device and category is WaitClass.DISK and state != "D":
-        category = WaitClass.EVENT
-    if kind is WaitKind.FILE_LOCK:
+    is_no_disk, is_polled = descriptor.text.startswith(_NO_DISKS), kind is WaitKind.EVENTS
+    if category is WaitClass.DISK and thread.state != "D" and (is_no_disk or is_polled):
+        # poll(2) waits for no regular file, but for FIFOs, and for message queues, whose path is /NAME
+        is_fifo = not is_no_disk and descriptor.text.count("/") > 1
+        category = WaitClass.PIPE if is_fifo else WaitClass.EVENT
+    if category is WaitClass.PIPE or IN_PIPE.search(thread.wchan or ""):
+        what, category = "pipe", WaitClass.PIPE
+    if call.name in FILE_LOCK_CALLS:  # also if the thread has got the lock before /proc/locks was read
         return f"file lock: {what}", WaitClass.LOCK
     return f"{'disk: ' * (category is WaitClass.DISK)}{name}: {what}", category
 
 
 def _only_descriptor(call: DecodedSyscall | None) -> Descriptor | None:
-    """Return the only descriptor that a thread waits for; None: none, several, or an epoll."""
+    """Return the only descriptor that a thread waits for; None: none, several, or an epoll.
+
+    A connection to a server counts as the only one if the other descriptors may only wake the thread up.
+    """
     if call is None or not call.descriptors:
         return None
     first, *others = call.descriptors
-    is_alone = not others or call.name in ("splice", "sendfile", "copy_file_range", "tee")
-    return first if is_alone and first.kind != "epoll" else None
+    if call.name in ("splice", "sendfile", "copy_file_range", "tee"):
+        return first
+    left = [file for file in call.descriptors if not _WAKE_UP.match(file.text)]
+    if others and len(left) == 1 and _CONNECTION.match(left[0].text):
+        return None if _socket(left[0].text).startswith("client of") else left[0]
+    return None if others or first.kind == "epoll" else first
 
 
 def object_of(descriptor: Descriptor) -> tuple[str, WaitClass]:
@@ -103,9 +119,7 @@ def object_of(descriptor: Descriptor) -> tuple[str, WaitClass]:
     if kind == "file":
         directory = text.rpartition("/")[0] or "/"
         return re.sub(r"\d+", "N", directory), WaitClass.DISK
-    if kind in ("pipe", "FIFO"):
-        return "pipe", WaitClass.PIPE
-    return re.sub(r"\d+", "N", kind), WaitClass.EVENT
+    return re.sub(r"\d+", "N", kind), WaitClass.PIPE if kind == "pipe" else WaitClass.EVENT
 
 
 def goroutine_place(state: str, descriptor: Descriptor | None) -> WaitPlace:
@@ -125,12 +139,11 @@ def _socket(text: str) -> str:
     if protocol == "unix":
         path = next((word for word in words if word[0] in "/@"), "")
         return f"unix {re.sub(r'[0-9]+', 'N', path)}".rstrip()
-    ports = [int(port) if (port := word.rpartition(":")[2]).isdecimal() else 0
-             for word in words if ":" in word]  # fmt: skip
-    if not ports:
+    ports = [int(port) for word in words if (port := word.rpartition(":")[2]).isdecimal() and ":" in word]
+    if protocol == "socket":
         return "socket"
-    if len(ports) > 1 and min(ports) >= _EPHEMERAL:  # either port may belong to the server
-        return protocol[:3]
+    if min(ports, default=_EPHEMERAL) >= _EPHEMERAL and words[-1:] != ["listening"]:
+        return protocol[:3]  # either port may belong to the server
     if len(ports) > 1 and ports[0] < ports[1]:
         return f"client of {_service(ports[0], protocol[:3])}"
     return _service(ports[-1], protocol[:3])

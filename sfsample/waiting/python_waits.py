@@ -25,7 +25,7 @@ def thread_to_act(
         holders = [other for other in threads if wait.address in other.facts.entered]
         last = tids.get(wait.owner)
         note = f"last taken by {'itself' if last == thread.tid else f'thread {last}'}" if last else ""
-        alone = ", and the process has no other thread" * (len(threads) == 1)
+        alone = ", and no other thread can release it" * (len(threads) == 1)
         if is_shared:
             alone = f"; another process {'took' if wait.owner == NO_THREAD else 'may hold'} it"
         users = [other for other in threads if other != thread and wait.address in (other.facts.uses or ())]

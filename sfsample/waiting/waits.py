@@ -7,6 +7,7 @@ answer counts; `wording` makes a sentence of the answer.
 """
 
 import os
+import re
 from collections.abc import Mapping
 from itertools import islice
 from signal import Signals
@@ -15,7 +16,6 @@ from typing import NamedTuple
 from sfsample.core.wait_kind import WaitKind
 from sfsample.process.facts.descriptors import Descriptor
 from sfsample.process.facts.syscall_arguments import (
-    EVENT_CALLS,
     FILE_LOCK_CALLS,
     FORK_CALLS,
     SIGNAL_CALLS,
@@ -42,6 +42,8 @@ _WRITE_CALLS = ("write", "writev", "pwrite64", "sendto", "sendmsg", "sendmmsg", 
 _OPEN_CALLS = ("open", "openat", "openat2")
 _FIFO_FUNCTIONS = ("wait_for_partner", "fifo_open")  # kernel functions; the compiler may inline the first
 _ACCEPT_CALLS = ("accept", "accept4")
+_EVENT_CALLS = ("epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect6")
+IN_PIPE = re.compile("pipe_(read|write|wait)")  # kernel functions, also for a FIFO (fs/pipe.c)
 _RESOLVER_FUNCTIONS = ("res_nsend", "res_context_send", "res_nquery", "res_query", "res_nsearch",
                        "res_search", "libc_res_nsend", "getaddrinfo", "gethostbyname_r",
                        "gethostbyname2_r", "gethostbyaddr_r")  # fmt: skip
@@ -124,7 +126,7 @@ def _by_call(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) 
     if name in SIGNAL_CALLS:  # a shell waits for its children in this way
         which = f", such as the end of a child: {_children(dict(context.children))}" * bool(context.children)
         return Wait(WaitKind.SIGNAL, f"a signal{which}", pids=tuple(dict(context.children)), is_usual=True)
-    if name in EVENT_CALLS:
+    if name in _EVENT_CALLS:
         return _name_resolution(thread, call) or _events(call, context)
     if name in (*_READ_CALLS, *_WRITE_CALLS, *_ACCEPT_CALLS, "connect"):
         return _transfer(thread, call, context)
@@ -154,7 +156,8 @@ def _futex(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) ->
     what = _LOCK_TEXTS[lock.kind].format(place)
     is_usual = lock.kind in (WaitKind.CONDITION, WaitKind.SEMAPHORE)
     is_unknown = lock.owner is not None and owner is None
-    note = f"held by thread {lock.owner}, {lock.note}" if is_unknown else lock.note
+    elsewhere = lock.note or "which is in another process, or has ended"
+    note = f"held by thread {lock.owner}, {elsewhere}" if is_unknown else lock.note
     return Wait(lock.kind, what, owner, note=note, is_usual=is_usual, address=lock.address)
 
 
@@ -191,7 +194,8 @@ def _child(call: DecodedSyscall, children: Mapping[int, str]) -> Wait:
     if call.refers_to[0] == "any child":
         which = f": {_children(children)}" if children else ""
         return Wait(WaitKind.CHILD, f"a child to end{which}", pids=tuple(children))
-    pid = int(call.refers_to[0].rpartition(" ")[2])
+    asked = int(call.refers_to[0].rpartition(" ")[2])  # in the pid namespace of the process
+    pid = next(iter(children)) if asked not in children and len(children) == 1 else asked
     child = f"child {pid} ({children[pid]})" if pid in children else f"child {pid}"
     return Wait(WaitKind.CHILD, f"{child} to end", pids=(pid,) if pid in children else ())
 
@@ -229,10 +233,10 @@ def _transfer(thread: WaitingThread, call: DecodedSyscall, context: WaitContext)
         return Wait(WaitKind.CONNECT, what, pids=_peers(descriptor, context, "rw"))
     if name in _ACCEPT_CALLS:
         return Wait(WaitKind.ACCEPT, f"a connection on {descriptor.text}", is_usual=True)
-    if descriptor.kind in ("pipe", "FIFO"):
+    if descriptor.kind == "pipe" or IN_PIPE.search(thread.wchan or ""):
         # splice(2) reads from a pipe or writes to a pipe; the mode of the descriptor tells the direction.
         is_full = name in _WRITE_CALLS and descriptor.mode != "r"
-        pipe = descriptor.text if descriptor.kind == "FIFO" else f"pipe {descriptor.inode}"
+        pipe = f"pipe {descriptor.inode}" if descriptor.kind == "pipe" else f"FIFO {descriptor.text}"
         pipe += f", which is {'full' if is_full else 'empty'} (fd {descriptor.fd})"
         empty = Wait(WaitKind.EMPTY_PIPE, f"data in {pipe}", is_usual=True)
         wait = Wait(WaitKind.FULL_PIPE, f"room in {pipe}") if is_full else empty

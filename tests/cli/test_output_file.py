@@ -74,7 +74,7 @@ def test_unwritable_path_is_refused_before_the_work(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
     assert refusal(tmp_path) == f"cannot write: {tmp_path}: Is a directory"
-    assert refusal("") == "cannot write: '': Is a directory"
+    assert refusal("") == "cannot write: '': No such file or directory"
     assert "Is a directory" in refusal(f"{tmp_path}/new/")
     assert "No such file" in refusal(tmp_path / "nowhere" / "out")
     assert "Not a directory" in refusal(tmp_path / "file" / "out")

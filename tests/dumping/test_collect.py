@@ -1,12 +1,16 @@
 """Has a thread moved between two samples, or between the reading of its facts and of its stack?"""
 
+from types import SimpleNamespace
+
 import pytest
 
 from sfsample.core.memory import PiecewiseMemory
 from sfsample.core.snapshot import Capture, Registers, SchedulerEvidence, ThreadSnapshot
 from sfsample.core.stack import Found, Frame, Stack, StopReason
-from sfsample.dumping.collect import _is_one_moment
+from sfsample.dumping.collect import Dumper, _is_one_moment
 from sfsample.dumping.model import is_same_place
+from sfsample.process.go_capture import FoundGoroutine
+from sfsample.runtimes.go.layout import Goroutine
 from tests.builders.hang_builder import WAIT, futex, thread
 
 
@@ -55,3 +59,14 @@ def test_facts_and_stack_are_of_one_moment_if_the_thread_has_not_run(state, call
     asleep = snapshot._replace(scheduler=SchedulerEvidence(before, b"7 0 4", interrupted_sleep=True))
     if state == "S" and how is Capture.STOPPED:
         assert _is_one_moment(dump, b"5 0 3", asleep), "the stop interrupted its sleep"
+
+
+@pytest.mark.parametrize(
+    ("state", "is_noted"), [("running", True), ("sync.Mutex.Lock", True), ("chan receive", False)]
+)
+def test_goroutines_of_which_a_second_look_is_needed(state: str, is_noted: bool) -> None:
+    """A goroutine that runs may hold up a stop of the world, and one with a lock may be in a deadlock."""
+    goroutine = Goroutine(0x1000, 7, state, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, b"place")
+    dumper = SimpleNamespace(_with_locks={})
+    [*_] = Dumper._note_locks(dumper, [FoundGoroutine(goroutine, None, ())])  # type: ignore[arg-type]
+    assert dumper._with_locks == ({0x1000: b"place"} if is_noted else {})

@@ -42,7 +42,8 @@ int main(void)
 }
 """
 # Threads of one process wait for others, each in its own way.  `two` and `shared` have no holder: two
-# processes may write to the one pipe, and the waiting process itself may write to the other one.
+# processes may write to the one pipe, and the waiting process itself may write to the other one.  `handed`
+# neither: /proc/locks names the process that took the flock, but a child has it.
 WAITS = r'''
 import fcntl, os, socket, subprocess, sys, threading
 SLEEP = """
@@ -70,9 +71,13 @@ holders += [child("serves_tcp", far.fileno()), child("serves_unix", right.fileno
             child("fills_two", two[1]), child("fills_two", two[1]), child("fills_shared", shared[1])]
 several = child("has_threads", right2 := os.dup((pair := socket.socketpair())[1].fileno()),
                 first="threading.Thread(target=has_threads, daemon=True).start()")
-for each in (far, right, pair[1]): each.close()
+handed = open(lock + "3", "w")
+fcntl.flock(handed, fcntl.LOCK_EX)
+holders.append(child("has_flock", handed.fileno()))
+for each in (far, right, pair[1], handed): each.close()
 for fd in (right2, full[0], one[1], two[1]): os.close(fd)
 def flock(): fcntl.flock(open(lock), fcntl.LOCK_EX)
+def handed_on(): fcntl.flock(open(lock + "3"), fcntl.LOCK_EX)
 def record(): fcntl.lockf(open(lock + "2", "w"), fcntl.LOCK_EX)
 def tcp(): near.recv(1)
 def unix(): left.recv(1)
@@ -82,7 +87,7 @@ def empty(): os.read(one[0], 1)
 def two_writers(): os.read(two[0], 1)
 def own_writer(): os.read(shared[0], 1)
 def reaps(): os.waitpid(holders[0].pid, 0)
-for each in (flock, record, tcp, unix, threads, fill, empty, two_writers, own_writer, reaps):
+for each in (flock, handed_on, record, tcp, unix, threads, fill, empty, two_writers, own_writer, reaps):
     threading.Thread(target=each, daemon=True).start()
 print("ready", flush=True)
 sys.stdin.read()
@@ -90,7 +95,7 @@ sys.stdin.read()
 FOUND = {
     "flock": "keeps_lock", "record": "keeps_record", "tcp": "serves_tcp", "unix": "serves_unix",
     "fill": "drains_pipe", "empty": "fills_pipe", "reaps": "keeps_lock",
-    "threads": "[one of several threads]", "two_writers": "", "own_writer": "",
+    "threads": "[one of several threads]", "handed_on": "", "two_writers": "", "own_writer": "",
 }  # fmt: skip
 
 
@@ -120,7 +125,7 @@ def test_shares_of_blame_are_those_of_the_time_that_another_process_needs(tmp_pa
 def test_each_way_to_wait_for_another_process_leads_to_its_function(tmp_path: Path) -> None:
     with python(WAITS, tmp_path / "lock") as process:
         assert first_line(process) == "ready"
-        wait_for_calls(process.pid, flock=1, fcntl=1, recvfrom=3, write=1, read=4, wait4=1)
+        wait_for_calls(process.pid, flock=2, fcntl=1, recvfrom=3, write=1, read=4, wait4=1)
         profile = record_samples(process.pid, 600, rate=100, mode="wall", waits=True, blame=True)
         for waiter, holder in FOUND.items():
             stacks = [(texts, n) for texts, n in chains(profile) if waiter in texts]

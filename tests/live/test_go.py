@@ -125,7 +125,8 @@ def check_stacks(pid):
     assert wrong == {}
     assert reasons[StopReason.OUTERMOST] >= 0.99 * reasons.total(), reasons
     assert {"main.work", "runtime.goexit"} <= names.keys()
-    assert founds.keys() <= {Found.GO, Found.SIGNAL_FRAME, Found.CODE}
+    # a search for the return address of a leaf, which AArch64 has in a register, and which sleeps
+    assert founds.keys() <= {Found.GO, Found.SIGNAL_FRAME, Found.CODE, *[Found.SCAN] * (ARCH is not AMD64)}
 
 
 def test_timers_do_not_replace_stops(tmp_path, monkeypatch):
@@ -191,7 +192,7 @@ def goroutines_of_traceback(text):
 
 def test_goroutines_are_those_of_the_traceback(program):
     with running(program, "p") as process:
-        done = sfsample("dump", "-p", process.pid, "--json")
+        done = sfsample("dump", "-p", process.pid, "--timeout", HANG_S, "--json")
         assert done.code == 0, done.err
         process_json = json.loads(done.out)["processes"][0]
         mine = {
@@ -201,7 +202,7 @@ def test_goroutines_are_those_of_the_traceback(program):
         created = {goroutine["id"]: goroutine["created_by"] for goroutine in process_json["goroutines"]}
         assert created[1] is None
         assert {"main.park", "runtime.createfing"} & {by["function"] for by in created.values() if by}
-        text = sfsample("dump", "-p", process.pid).out.decode()
+        text = sfsample("dump", "-p", process.pid, "--timeout", HANG_S).out.decode()
         assert_untraced(process.pid)
         assert process.poll() is None
         process.send_signal(signal.SIGQUIT)

@@ -1,6 +1,7 @@
-"""Stacks and goroutines of a library in Go, which a C program has loaded."""
+"""Stacks and goroutines of a library in Go, which a C program has loaded, and of two such libraries."""
 
 import json
+import shutil
 import subprocess
 from collections import Counter
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from sfsample.core.arch import AMD64
 from sfsample.core.stack import StopReason
 from tests.live.cli_runner import sfsample
 from tests.live.compiled import compile_c, needs_gcc, unpack_go
-from tests.live.targets import ARCH, LineReader, assert_untraced
+from tests.live.targets import ARCH, HANG_S, LineReader, assert_untraced
 from tests.live.test_go import captured, function_of, wrong_edges
 
 pytestmark = [
@@ -21,19 +22,21 @@ pytestmark = [
 ]
 
 STACKS = 150
-# For each byte that it reads, the program starts a thread that calls the library for ever.
+# For each byte that it reads, the program starts a thread that calls its libraries in turn, for ever.
 HOST = """
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <unistd.h>
-static void (*work)(void);
-static void *call(void *unused) { for (;;) work(); return unused; }
+static void (*work[3])(void);
+static void *call(void *unused) { for (int i = 0;; i = work[i + 1] ? i + 1 : 0) work[i](); return unused; }
 int main(int count, char **words)
 {
-    void *library = dlopen(words[1], RTLD_NOW);
-    work = (void (*)(void))dlsym(library, "Work");
-    ((void (*)(void))dlsym(library, "Start"))();
+    for (int i = 1; i < count; i++) {
+        void *library = dlopen(words[i], RTLD_NOW);
+        work[i - 1] = (void (*)(void))dlsym(library, "Work");
+        ((void (*)(void))dlsym(library, "Start"))();
+    }
     char byte;
     do {
         fputs("ready\\n", stderr);
@@ -44,9 +47,11 @@ int main(int count, char **words)
 
 
 @contextmanager
-def running(directory):
+def running(directory, *, libraries=1):
     """Run the program; yield its process, and a function that starts a thread of it."""
-    command = [compile_c(directory, "host", HOST, "-ldl", "-pthread"), unpack_go(directory, "shared", "1.24")]
+    library = unpack_go(directory, "shared", "1.24")
+    copies = [shutil.copy(library, directory / f"shared{number}") for number in range(1, libraries)]
+    command = [compile_c(directory, "host", HOST, "-ldl", "-pthread"), library, *copies]
     pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **pipes, bufsize=0) as process:
         lines = LineReader(process.stderr.fileno())
@@ -72,7 +77,9 @@ def test_stacks_of_threads_from_c_are_whole(tmp_path):
         for number, taken in enumerate(stacks):
             pairs = zip(taken.stack.frames, taken.modules, strict=True)
             reasons[taken.stack.stop_reason] += 1
-            names.update({function_of(module, frame.pc)[0] for frame, module in pairs})
+            own = {function_of(module, frame.pc)[0] for frame, module in pairs}
+            assert ("runtime.cgocallback" in own) == ("crosscall2" in own), own  # C has called Go
+            names.update(own)
             wrong.update(wrong_edges(taken))
             crossings = names["runtime.systemstack"], names["runtime.cgocallback"]
             if number >= STACKS and all(crossings):
@@ -84,9 +91,34 @@ def test_stacks_of_threads_from_c_are_whole(tmp_path):
     assert reasons[StopReason.OUTERMOST] >= 0.99 * reasons.total(), reasons
 
 
+def test_two_runtimes_are_not_taken_for_one(tmp_path):
+    crossed, mixed, reasons = set(), [], Counter()
+    with running(tmp_path, libraries=2) as (process, _):
+        stacks = captured(process.pid)
+        for taken in stacks:
+            names = [function_of(module, frame.pc)[0]
+                     for frame, module in zip(taken.stack.frames, taken.modules, strict=True)]  # fmt: skip
+            paths = {module.path for module in taken.modules if module and module.tables.go}
+            mixed += [names] if len(paths) > 1 else []
+            reasons[taken.stack.stop_reason] += 1
+            if "runtime.cgocallback" in names and taken.stack.stop_reason is StopReason.OUTERMOST:
+                crossed |= paths
+            if reasons.total() >= STACKS and len(crossed) > 1:
+                break
+        stacks.close()
+        text = sfsample("dump", "-p", process.pid, "--timeout", HANG_S)
+        assert_untraced(process.pid)
+    assert mixed == []
+    assert reasons.keys() <= {StopReason.OUTERMOST, StopReason.REGISTER_UNKNOWN}
+    missing = [
+        line for line in text.err if "not all goroutines are shown: those of the Go runtime in" in line
+    ]
+    assert len(missing) == 1, text.err
+
+
 def test_goroutines_of_the_library_are_shown(tmp_path):
     with running(tmp_path) as (process, _):
-        done = sfsample("dump", "-p", process.pid, "--json")
+        done = sfsample("dump", "-p", process.pid, "--timeout", HANG_S, "--json")
         assert_untraced(process.pid)
         assert process.poll() is None
     goroutines = json.loads(done.out)["processes"][0]["goroutines"]

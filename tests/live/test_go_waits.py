@@ -5,14 +5,20 @@ of the lock or channel that it waits for.
 """
 
 import json
+import os
+import re
 import subprocess
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
+from sfsample.process.capture import ThreadCapturer
+from sfsample.process.process import LiveProcess
+from sfsample.unwind.unwinder import Unwinder
 from tests.live.cli_runner import sfsample
 from tests.live.compiled import GO_VERSIONS, needs_go, unpack_go
-from tests.live.targets import LineReader, assert_untraced
+from tests.live.targets import HANG_S, LineReader, assert_untraced
+from tests.live.test_go import function_of
 
 pytestmark = [pytest.mark.live, needs_go]
 
@@ -57,7 +63,7 @@ def running(*command):
 
 
 def dumped(process):
-    done = sfsample("dump", "-p", process.pid, "--json")
+    done = sfsample("dump", "-p", process.pid, "--timeout", HANG_S, "--json")
     assert done.code == 0, done.err
     assert_untraced(process.pid)
     assert process.poll() is None
@@ -67,7 +73,8 @@ def dumped(process):
 def test_waits_are_those_of_the_program(program):
     with running(program) as (process, said):
         document = dumped(process)
-        text = sfsample("dump", "-p", process.pid).out.decode()
+        text = sfsample("dump", "-p", process.pid, "--timeout", HANG_S).out.decode()
+        threads = {*map(int, os.listdir(f"/proc/{process.pid}/task"))}
     goroutines = {goroutine["id"]: goroutine for goroutine in document["processes"][0]["goroutines"]}
     waits = {name: goroutines[goid]["waits_for"] for name, (goid, _) in said.items() if goid}
     ids = {name: goid for name, (goid, _) in said.items()}
@@ -78,6 +85,9 @@ def test_waits_are_those_of_the_program(program):
     check_other_waits(waits)
     check_verdict(document["verdict"], ids)
     assert f"goroutine {ids['ab']} in main.transfer" in text
+    [(locked, tid)] = re.findall(r"^goroutine (\d+): .*, locked to thread (\d+)$", text, re.MULTILINE)
+    assert int(locked) == ids["locked"]
+    assert int(tid) in threads
     assert "waits for ever: receive from a nil channel" in text
 
 
@@ -115,3 +125,17 @@ def test_goroutines_that_wait_again_and_again_are_no_deadlock(program):
     with running(program, "moving") as (process, _):
         for _ in range(MOVING_DUMPS):
             assert not any(finding["kind"] == "deadlock" for finding in dumped(process)["verdict"])
+
+
+@pytest.mark.parametrize(("arguments", "by_hand"), [((), False), (("moving",), True)])
+def test_a_function_that_also_unlocks_by_hand_is_noticed(program, arguments, by_hand):
+    """Its deferred Unlock may be for a lock that it will take again, so it proves no deadlock."""
+    names = {"main.transfer", "main.globals"} if not arguments else {"main.takeTurns"}
+    with running(program, *arguments) as (process, _), closing(LiveProcess(process.pid)) as live:
+        capturer, pending = ThreadCapturer(live, Unwinder(live.modules)), set()
+        while not pending:  # a goroutine that runs has no copy of its stack
+            for _, stack, unlocks in capturer.goroutines(lambda: False):
+                pcs = [frame.pc for frame in stack.frames] if stack else ()
+                if not names.isdisjoint(function_of(live.modules.find(pc), pc)[0] for pc in pcs):
+                    pending.update(unlock.by_hand for unlock in unlocks)
+    assert pending == {by_hand}

@@ -66,6 +66,12 @@ MORE = {
             "running_thread_has_the_stated_stack[nested-signal-v2-target]",
         ],
         "user_stepper": ["example_steps_through_generated_code"],
+        "go": [
+            f"{name}[{version}]"
+            for name in ("stacks_are_whole_and_every_edge_is_a_call", "goroutines_are_those_of_the_traceback")
+            for version in ("1.19", "1.27")
+        ],
+        "go_waits": [f"waits_are_those_of_the_program[{version}]" for version in ("1.19", "1.27")],
     },
     "s390x": {},
 }

@@ -99,7 +99,7 @@ FRAMES = {
     "waits_socket": ("[recvfrom: unix]", "network"), "waits_child": ("[child]", "child"),
     "waits_select": ("[pselect6: pipe]", "pipe"),
     "begins": ("[sleep]", "sleep"), "waits_once": ("[initialisation table]", "lock"),
-    "waits_stdio": ("[lock of the C library]", "lock"),
+    "waits_stdio": ("[libc lock]", "lock"),
     "waits_poll": ("[poll]", "event"), "waits_fifo": ("[open fifo]", "pipe"), "main": ("[signal]", "signal"),
 }  # fmt: skip
 

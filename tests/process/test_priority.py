@@ -9,28 +9,28 @@ import pytest
 from tests.live.test_priority import may_have_real_time_priority
 
 _PROGRAM = """
-import atexit, os, signal, sys, threading
+import os, signal, sys, threading
 from sfsample.process.priority import hurry
 policies = []
 note = lambda: policies.append(os.sched_getscheduler(0))
-atexit.register(lambda: print(signal.getitimer(signal.ITIMER_PROF)[0]))  # runs after those of `hurry`
-hurry()
-note()
-thread = threading.Thread(target=lambda: (note(), ended.wait(), note()))
-ended = threading.Event()
-thread.start()
-while sys.argv[1:] and os.sched_getscheduler(0) != os.SCHED_OTHER: pass  # until its CPU time is over
-ended.set()
-thread.join()
-print(*policies, os.sched_getscheduler(0))
+with hurry():
+    note()
+    thread = threading.Thread(target=lambda: (note(), ended.wait(), note()))
+    ended = threading.Event()
+    thread.start()
+    while sys.argv[1:] and os.sched_getscheduler(0) != os.SCHED_OTHER: pass  # until its CPU time is over
+    ended.set()
+    thread.join()
+    note()
+print(*policies, os.sched_getscheduler(0), signal.getitimer(signal.ITIMER_PROF)[0])
 """
 
 
 def policies(*words: str, before: tuple[str, ...] = ()) -> list[int]:
     command = [*before, sys.executable, "-c", _PROGRAM, *words]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    *seen, timer_s = shown.split()
-    assert float(timer_s) == 0  # a signal after the end of Python's handlers would kill the program
+    *seen, end, timer_s = shown.split()
+    assert (int(end), float(timer_s)) == (os.SCHED_OTHER, 0)  # a signal at the exit would kill the program
     return [*map(int, seen)]
 
 
@@ -46,13 +46,13 @@ def test_nice_program_stays_nice() -> None:
 
 _TURNS = """
 import os, signal
-from sfsample.process.priority import hurrying
+from sfsample.process.priority import TURN_S, hurry
 policies = [os.sched_getscheduler(0)]
-with hurrying():
+with hurry(TURN_S):
     while len(policies) < 6:  # until the third turn
         if os.sched_getscheduler(0) != policies[-1]:
             policies.append(os.sched_getscheduler(0))
-for number in (signal.SIGPROF, signal.SIGALRM): os.kill(os.getpid(), number)  # a late signal changes nothing
+os.kill(os.getpid(), signal.SIGPROF)  # a late signal changes nothing
 print(*policies, os.sched_getscheduler(0))
 """
 

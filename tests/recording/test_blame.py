@@ -6,11 +6,14 @@ from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Stack, StopReason
 from sfsample.core.wait_kind import WaitKind
 from sfsample.modules.location import UNSEEN, Location
+from sfsample.process.facts.descriptors import NearEnd
+from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.recording.blame import Blame
 from sfsample.recording.due_threads import SampledThread
 from sfsample.recording.sample import BEGINNING
 from sfsample.recording.wait_finder import FoundWait
 from sfsample.waiting.waits import Wait
+from tests.recording import fake_process
 
 WHOLE = Stack((), StopReason.OUTERMOST)
 
@@ -55,7 +58,8 @@ class FakeProcess:
         self.threads = {each.tid: each for each in threads}
         self._answers = {tid: list(each) for tid, each in (owners or {}).items()}
         self._unseen, self._running = unseen, running
-        self.waits, self.peers = self, SimpleNamespace(searches=0, is_due=lambda: False)
+        self.waits = self
+        self.peers = SimpleNamespace(unsearched=dict, has_news=lambda _: False)
 
     def holder(self, _waiter, found):
         tid = found.wait.tid
@@ -141,7 +145,7 @@ def test_a_process_that_cannot_be_opened_has_not_changed():
 
 def test_holders_that_the_last_tick_did_not_find_are_searched_again():
     waiting, other = thread(1, "a", 9), FakeProcess(7)
-    own = FakeProcess(0, waiting, owners={9: [(7, 0), None, None]})
+    own = FakeProcess(0, waiting, owners={9: [(7, 0), None, None, None]})
     blame = Blame(Counted(), own, {7: other}.get)
     blame.postpone(waiting, Capture.READ)
     blame.count()
@@ -149,13 +153,15 @@ def test_holders_that_the_last_tick_did_not_find_are_searched_again():
     blame.postpone(waiting)
     blame.count()
     assert not blame.may_differ()
-    own.peers.is_due = lambda: True
-    assert blame.may_differ(), "a search for other ends is permitted"
-    own.peers.is_due, own.peers.searches = lambda: False, 1
-    assert blame.may_differ(), "another process has searched for other ends meanwhile"
+    waiting.wait = waiting.wait._replace(ends={"pipe:[5]": NearEnd(5)})
+    own.peers.has_news = lambda ends: ends == {"pipe:[5]": NearEnd(5)}
     blame.postpone(waiting)
     blame.count()
-    assert not blame.may_differ()
+    assert blame.may_differ(), "another process has searched for the other end, or a search is permitted"
+    own.peers.unsearched = lambda _: {}
+    blame.postpone(waiting)
+    blame.count()
+    assert not blame.may_differ(), "a search has found that no process has the other end"
 
 
 def test_a_thread_that_has_run_since_a_late_capture_is_not_counted_for_that_wait():
@@ -166,3 +172,15 @@ def test_a_thread_that_has_run_since_a_late_capture_is_not_counted_for_that_wait
     assert not blame.postpone(waiting, Capture.STOPPED)
     blame.count()
     assert recorder.stacks == {}, "the sampler counts it"
+
+
+def test_a_holder_that_could_not_be_captured_is_looked_at_again_after_it_has_run(clock):
+    """A thread that runs in a process that may not be stopped holds up a hundred others."""
+    process = fake_process.FakeProcess(clock, (fake_process.PID, "S"), (101, "R"))
+    [sampler] = fake_process.sampler_of(process, mode="wall")._samplers
+    process.answers[101] = NotCaptured(Reason.NOT_STOPPABLE, "it runs")
+    running = SampledThread(process.thread(101), BEGINNING, 0)
+    for times_run, captures in ((7, 1), (7, 1), (8, 2), (8, 2)):
+        process.fixed_times_run[101] = times_run
+        sampler.look(running)
+        assert len(process.captured) == captures

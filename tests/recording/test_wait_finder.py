@@ -10,7 +10,7 @@ def test_ids_are_those_of_living_threads_in_their_own_namespace(monkeypatch):
     process, asked = FakeProcess(FakeClock()), []
     monkeypatch.setattr(process, "own_id", lambda tid: asked.append(tid) or tid - 100)
     process.proc.memory = SimpleNamespace()
-    finder = WaitFinder(process, None, None, None, details=False)
+    finder = WaitFinder(process, None, None, None, None, details=False)
     finder.follow([101, 102])
     assert finder._tids == {1: 101, 2: 102}
     finder.follow([102, 103])

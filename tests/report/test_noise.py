@@ -98,6 +98,7 @@ def test_without_ordinary_times_there_is_no_verdict():
     assert [change.verdict for change in found.by_self] == [UNKNOWN, NOISE]
     [warning] = warnings(found)
     assert warning.startswith("no verdict: the history has 2 pairs of days, and 3 are needed")
+    assert warning.endswith("; times that are shorter (--for) or closer together have more pairs")
     lines = [*difference_text(found)]
     assert [line.split()[0] for line in lines if line.endswith(" a")] == ["unknown", "unknown"]
     assert [line.split()[0] for line in lines if line.endswith(" b")] == ["noise", "noise"]

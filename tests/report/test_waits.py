@@ -119,7 +119,7 @@ def test_table_of_waits_has_the_time_and_the_holder() -> None:
 
 
 def test_a_lock_without_a_name_has_that_of_its_taker() -> None:
-    for text in ("[condition variable]", "[read lock]", "[lock of the C library]"):
+    for text in ("[condition variable]", "[read lock]", "[libc lock]"):
         frame = NamedFrame(text, text, "condition", kind="w", found="wait")
         assert [*lock_lines(made(("a", [frame, TAKES, MAIN], 10)), 5)] == [f"0.10 s {text} in main"]
 
@@ -128,7 +128,10 @@ def test_functions_of_the_libraries_of_python_and_cpp_take_no_lock() -> None:
     queue = NamedFrame("Queue.put (queue.py:1)", file="/usr/lib/python3.12/queue.py", kind="p")
     own = NamedFrame("put (queue.py:1)", file="/app/queue.py", kind="p")
     assert [*lock_lines(made(("a", [MUTEX, queue, own], 10)), 5)] == ["0.10 s [mutex] in put (queue.py:1)"]
-    header = [NamedFrame(text) for text in ("__gthread_mutex_lock(int)", "std::mutex::lock()", "app::get()")]
+    header = [
+        NamedFrame(text)
+        for text in ("__gthread_lock(int)", "std::mutex::lock()", "<std::sys::Mutex>::lock", "app::get()")
+    ]
     assert [*lock_lines(made(("a", [MUTEX, *header, MAIN], 10)), 5)] == ["0.10 s [mutex] in app::get()"]
 
 

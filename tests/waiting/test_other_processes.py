@@ -44,3 +44,18 @@ def test_a_file_lock_has_the_holder_of_the_part_that_the_process_waits_for() -> 
 def test_a_signal_may_come_from_any_process() -> None:
     wait = waiting("pause", FILE, children=((7, "worker"),))
     assert (wait.pids, wait.process) == ((7,), None)
+
+
+def test_a_child_is_found_although_its_number_belongs_to_another_pid_namespace() -> None:
+    call = DecodedSyscall(SyscallInfo(0, (0,) * 6), "wait4", ("child 7",))
+    for children, expected in (
+        (((107, "a"),), 107),
+        (((7, "a"), (8, "b")), 7),
+        (((107, "a"), (108, "b")), None),
+        ((), None),
+    ):
+        thread = WaitingThread(1, "t", "S", call=call)
+        context = WaitContext(1, [], [thread], {1: 1}, {}, lambda _: None, children=children)
+        wait = wait_of(thread, context)
+        assert wait is not None
+        assert wait.process == expected

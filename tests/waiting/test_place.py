@@ -6,13 +6,12 @@ from sfsample.core.wait_kind import CLASS_OF, WaitKind
 from sfsample.modules.location import WaitPlace
 from sfsample.process.facts.descriptors import Descriptor
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
-from sfsample.process.facts.thread_facts import with_fifos
 from sfsample.process.proc_text import SyscallInfo
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts, PythonWait
 from sfsample.waiting.place import goroutine_place, object_of, wait_place
 from sfsample.waiting.thread import WaitContext, WaitingThread
-from sfsample.waiting.waits import Wait, wait_of
+from sfsample.waiting.waits import wait_of
 from tests.builders.hang_builder import WAIT, futex
 
 
@@ -22,15 +21,11 @@ def call(name: str, *descriptors: Descriptor, refers_to: tuple[str, ...] = ()) -
 
 def place(state: str = "S", *, details: bool = False, **evidence: object) -> WaitPlace:
     thread = WaitingThread(1, "t", state)._replace(**evidence)
-    context = WaitContext(1, ["app"], [thread], {1: 1}, {}, lambda _: None)
-    return wait_place(thread, wait_of(thread, context), details=details)
+    return wait_place(thread, wait_of(thread, context(thread)), details=details)
 
 
-def wait(call: DecodedSyscall) -> Wait:
-    context = WaitContext(1, ["app"], (), {1: 1}, {}, lambda _: None)
-    found = wait_of(WaitingThread(1, "t", "S", call=call), context)
-    assert found is not None
-    return found
+def context(*threads: WaitingThread) -> WaitContext:
+    return WaitContext(1, ["app"], threads, {1: 1}, {}, lambda _: None)
 
 
 def socket(text: str) -> Descriptor:
@@ -46,6 +41,9 @@ def socket(text: str) -> Descriptor:
         ("tcp 127.0.0.1:33363 -> 127.0.0.1:50112 established", "tcp"),
         ("tcp 127.0.0.1:33363 listening", "tcp:33363"),
         ("udp 10.0.0.1:40000 -> 10.0.0.2:53", "domain:53"),
+        ("udp 0.0.0.0:40000", "udp"),
+        ("udp 0.0.0.0:*", "udp"),
+        ("udp 0.0.0.0:53", "domain:53"),
         ("unix /run/app-17/x.sock listening", "unix /run/app-N/x.sock"),
         ("unix", "unix"),
         ("unix socket 77", "unix"),
@@ -86,7 +84,7 @@ def test_frames_of_calls() -> None:
     file = Descriptor(3, "file", 7, "r", "/var/lib/db/x")
     assert place(call=call("epoll_wait", epoll)) == ("epoll_wait", "event", True)
     assert place(call=call("poll", server)) == ("poll: postgresql:5432", "network", False)
-    assert place(call=call("poll", server, pipe)) == ("poll", "event", True)
+    assert place(call=call("poll", server, epoll)) == ("poll", "event", True)
     assert place(call=call("read", pipe)) == ("read: pipe", "pipe", False)
     assert place(call=call("accept4", socket("tcp 0.0.0.0:443 listening"))) == (
         "accept4: https:443",
@@ -96,6 +94,7 @@ def test_frames_of_calls() -> None:
     assert place("D", call=call("read", file)) == ("disk: read: /var/lib/db", "disk", False)
     assert place("D", call=call("fsync", file)) == ("disk: fsync: /var/lib/db", "disk", False)
     assert place(call=call("fsync", file)) == ("disk: fsync: /var/lib/db", "disk", False), "it just began"
+    assert place(call=call("fcntl", file)) == ("file lock: /var/lib/db", "lock", False), "just granted"
     assert place("D", call=call("openat", refers_to=("/x/y",))) == ("disk: openat", "disk", False)
     assert place("D", call=call("munmap")) == ("munmap", "other", False)
     assert place("T") == ("stopped", "other", False)
@@ -145,10 +144,28 @@ def test_kinds_without_a_class_depend_on_the_descriptor() -> None:
 @pytest.mark.parametrize("function", ["pipe_read", "anon_pipe_write", "pipe_wait"])
 def test_a_fifo_is_a_pipe_although_its_descriptor_has_a_path(function: str) -> None:
     fifo = Descriptor(0, "file", 7, "r", "/srv/in.fifo")
-    assert place(call=with_fifos(call("read", fifo), function)) == WaitPlace("read: pipe", "pipe")
-    found = wait(with_fifos(call("read", fifo), function))
+    assert place(call=call("read", fifo), wchan=function) == WaitPlace("read: pipe", "pipe")
+    found = wait_of(WaitingThread(1, "t", "S", call=call("read", fifo), wchan=function), context())
+    assert found is not None
     assert found.what == "data in FIFO /srv/in.fifo, which is empty (fd 0)"
-    assert place(call=with_fifos(call("poll", fifo), "poll_schedule_timeout")).text == "poll: pipe"
+    assert place(call=call("poll", fifo)) == WaitPlace("poll: pipe", "pipe")
+
+
+def test_a_poll_of_a_connection_to_a_server_and_of_a_wake_up_is_a_wait_for_the_server() -> None:
+    server = socket("tcp 10.0.0.1:50112 -> 10.0.0.2:5432 established")
+    client = socket("tcp 10.0.0.2:443 -> 10.0.0.1:50112 established")
+    pipe, event = (
+        Descriptor(4, "pipe", 9, "r", "pipe 9, read end"),
+        Descriptor(5, "eventfd", 0, "rw", "eventfd"),
+    )
+    unix, listening = socket("unix socket 77"), socket("tcp 0.0.0.0:443 listening")
+    for wake_up in (pipe, event, unix):
+        assert place(call=call("poll", server, wake_up)) == ("poll: postgresql:5432", "network", False)
+        for other in (client, listening, wake_up, socket("udp 0.0.0.0:514")):
+            assert place(call=call("poll", other, wake_up)) == ("poll", "event", True), other
+    assert place(call=call("poll", server, client)) == ("poll", "event", True)
+    assert place(call=call("poll", event)) == ("poll: eventfd", "event", False)
+    assert place(call=call("poll", listening)) == ("poll: https:443", "network", True)
 
 
 @pytest.mark.parametrize(
@@ -157,21 +174,25 @@ def test_a_fifo_is_a_pipe_although_its_descriptor_has_a_path(function: str) -> N
     ids=["device", "file of the kernel", "POSIX message queue"],
 )
 def test_a_polled_file_is_no_disk(path: str, expected: str) -> None:
-    polled = with_fifos(call("poll", Descriptor(0, "file", 7, "r", path)), None)
-    assert place(call=polled) == WaitPlace(f"poll: {expected}", "event")
+    polled = Descriptor(0, "file", 7, "r", path)
+    assert place(call=call("poll", polled)) == WaitPlace(f"poll: {expected}", "event")
 
 
 def test_a_device_is_no_disk_unless_the_kernel_waits_for_a_disk() -> None:
     device = Descriptor(0, "file", 7, "r", "/dev/nvidia/ctl")
     assert place(call=call("ioctl", device)) == WaitPlace("ioctl: /dev/nvidia", "event")
     assert place("D", call=call("read", device)) == WaitPlace("disk: read: /dev/nvidia", "disk")
+    root = device._replace(text="/journal")
+    assert place(call=call("fsync", root)) == WaitPlace("disk: fsync: /", "disk"), (
+        "only a polled one is a queue"
+    )
     cpu = device._replace(kind="kvm-vcpu:3")
     assert place(call=call("ioctl", cpu)) == WaitPlace("ioctl: kvm-vcpu:N", "event")
 
 
 def test_a_private_lock_of_the_c_library_is_a_lock() -> None:
     functions = ("lll_lock_wait_private", "malloc")
-    assert place(call=futex(0x10, WAIT, 2), functions=functions)[:2] == ("lock of the C library", "lock")
+    assert place(call=futex(0x10, WAIT, 2), functions=functions)[:2] == ("libc lock", "lock")
     assert place(call=futex(0x10, WAIT, 2), functions=functions[1:])[:2] == ("futex", "other")
 
 

@@ -61,7 +61,7 @@ def test_a_lock_without_a_known_owner_says_so() -> None:
     waits, other = one(1, (1.0, 2.0), wait=LOCK), one(2, (1.0, 2.0))
     assert thread_to_act(waits, LOCK, [waits, other], {})[1] == "a Lock notes no owner"
     alone = thread_to_act(waits, LOCK, [waits], {})[1]
-    assert alone == "a Lock notes no owner, and the process has no other thread"
+    assert alone == "a Lock notes no owner, and no other thread can release it"
     shared = LOCK._replace(what="multiprocessing.Lock 0x4000")
     assert (
         thread_to_act(waits, shared, [waits], {})[1] == "a Lock notes no owner; another process may hold it"

@@ -8,7 +8,7 @@ arch/arm64/include/uapi/asm/sigcontext.h, ucontext.h, ptrace.h (`struct user_pt_
 arch/arm64/kernel/signal.c; syscall(2), "Architecture calling conventions".
 """
 
-from sfsample.core.arch_types import NT_ARM_TLS, NT_PRSTATUS, Arch, RegisterLayout, RegisterSet, SignalFrame
+from sfsample.core.arch_types import NT_PRSTATUS, Arch, RegisterLayout, RegisterSet, SignalFrame
 
 # At the trampoline, siginfo (128 bytes) lies at sp.  `struct ucontext` follows, with `uc_mcontext` at byte
 # 176: fault_address, x0..x30, sp, pc, pstate.  16-byte aligned records follow; the first has FPU registers.
@@ -26,10 +26,7 @@ AARCH64_BE = AARCH64._replace(name="aarch64_be", byteorder="big")
 
 LAYOUT = RegisterLayout(
     # x0 to x30, sp and pc have their DWARF numbers; pstate is left out
-    sets=(
-        RegisterSet(NT_PRSTATUS, 272, tuple((n, n) for n in range(33))),
-        RegisterSet(NT_ARM_TLS, 8, ((36, 0),)),  # the thread pointer, TPIDR_EL0
-    ),
+    sets=(RegisterSet(NT_PRSTATUS, 272, tuple((n, n) for n in range(33))),),
     event_bits=tuple((n, n) for n in range(33)),
     result=0,
     call=(4, b"\x01\0\0\xd4"),

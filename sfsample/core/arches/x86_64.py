@@ -18,7 +18,6 @@ _SAVED = tuple((number, 40 + 8 * i) for i, number in enumerate(_SIGCONTEXT))
 AMD64 = Arch(
     "x86_64", 62, "little", sp=7, fp=6, ra=16, pc=16,
     callee_saved=frozenset((3, 6, 12, 13, 14, 15)), red_zone=128, entry_cfa=8, pushed_ra=-8,
-    record_ends_frame=True,
     signal_frames=tuple(
         # mov $15,%rax; syscall.  The move has a 64-bit operand (glibc, musl), or 32 bits (Go, others).
         SignalFrame(bytes.fromhex(code), 2, _SAVED)

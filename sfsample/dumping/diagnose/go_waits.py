@@ -1,9 +1,10 @@
 """Says what each goroutine waits for, which goroutines can end the wait, and which waits are findings.
 
-Go notes no owner of a lock.  So sfsample names no holder, and no goroutine that should send to a channel.
+A lock of Go stores no owner.  So sfsample names no holder, and no goroutine that should send to a channel.
 sfsample knows only which goroutines have a pending deferred Unlock, how many readers an RWMutex has, and how
 many Done calls a WaitGroup lacks.  A finding is a "DEADLOCK" only if each goroutine of a ring waits for a
-lock that only the next goroutine has deferred to unlock, and none of the ring has run between two looks.
+lock that only the next goroutine has deferred to unlock, none of the ring has run between two looks, and no
+function in their stacks unlocks a lock without `defer`: the deferred Unlock may be for a later Lock.
 
 Source: Go, src/sync (Mutex: state, sema; RWMutex: w, writerSem, readerSem, readerCount, readerWait;
 WaitGroup: state, sema; Once: done, m), src/runtime/chan.go (hchan); unchanged from Go 1.19 to 1.27.
@@ -22,7 +23,7 @@ from sfsample.dumping.diagnose.wording import Finding, format_seconds
 from sfsample.dumping.goroutines import is_of_runtime
 from sfsample.dumping.model import GoroutineGroup, GoroutineMember, ProcessDump
 from sfsample.formats.gopclntab.places import WRAPPER
-from sfsample.runtimes.go.waits import LOCK_STATES, OBJECT_START
+from sfsample.runtimes.go.waits import LOCK_STATES, MAX_CASES, OBJECT_START
 from sfsample.symbolize.named_frame import NamedFrame
 
 _LOCK_KINDS = ("mutex", "write lock", "read lock", "once")
@@ -99,7 +100,8 @@ class GoWaits:
 
     def __init__(self, dump: ProcessDump) -> None:
         self._dump = dump
-        self._channels = cache(self._wait_for_channels)  # 100,000 goroutines may wait for one channel
+        # 100,000 goroutines may wait for one channel or lock
+        self._channels, self._locks = cache(self._wait_for_channels), cache(self._wait_for_lock)
         self._waiters: dict[int, set[int]] = {}  # ids by address of a channel or a semaphore
         self._releasers: dict[tuple[int, str], set[int]] = {}  # ids by address of a lock, and releasing call
         for group in dump.goroutines:
@@ -108,7 +110,7 @@ class GoWaits:
                 for address in member.wait.objects:
                     self._waiters.setdefault(address, set()).add(member.id)
                 for unlock in member.unlocks if may_hold else ():
-                    self._releasers.setdefault(unlock, set()).add(member.id)
+                    self._releasers.setdefault(unlock[:2], set()).add(member.id)
 
     def find(self) -> dict[int, Waiting]:
         """Return the known waits, by the id of the goroutine."""
@@ -131,7 +133,8 @@ class GoWaits:
             return self._descriptor(wait.fd)
         if not wait.objects:
             return None
-        return self._lock(member.id, lock, wait.objects[0]) if lock else self._channels(state, wait.objects)
+        own_id = member.id if member.unlocks else 0
+        return self._locks(own_id, lock, wait.objects[0]) if lock else self._channels(state, wait.objects)
 
     def _descriptor(self, fd: int) -> Waiting:
         file, names = self._dump.go.files.get(fd), dict(self._dump.others)
@@ -149,7 +152,8 @@ class GoWaits:
         ]
         texts = [_channel(channel, *buffer) for channel, buffer in zip(channels, buffers, strict=True)]
         if state.startswith("select"):
-            text = f"waits for one of {len(texts)} channels: {listed(texts, _MAX_NAMED)}"
+            count = f"{len(texts)}{' or more' * (len(texts) == MAX_CASES)}"
+            text = f"waits for one of {count} channels: {listed(texts, _MAX_NAMED)}"
             return Waiting("select", text, details={"channels": [hex(channel) for channel in channels]})
         verb = "to receive from" if state.startswith("chan receive") else "to send to"
         others, details = self._others(channels[0])
@@ -166,7 +170,8 @@ class GoWaits:
         copy, start = self._dump.go.objects.get(address), offset - OBJECT_START
         return None if copy is None else int.from_bytes(copy[start : start + size], "little")
 
-    def _lock(self, goid: int, lock: _Lock, semaphore: int) -> Waiting:
+    def _wait_for_lock(self, goid: int, lock: _Lock, semaphore: int) -> Waiting:
+        """Return the wait for a lock; `goid`: goroutine that waits, or 0 if it has no pending Unlock."""
         address = semaphore - lock.semaphore
         known: tuple[int, ...] = ()
         text, (others, details) = f"waits for {lock.text} {address:#x}", self._others(semaphore)
@@ -187,7 +192,7 @@ class GoWaits:
         """Return the goroutines that can end a wait for a lock, and a clause about these goroutines."""
         address = semaphore - lock.semaphore
         found = self._releasers.get((address + lock.released, lock.release), set())
-        # Waiters do not hold the lock.  But if only waiters can unlock, this goroutine may wait for itself.
+        # A waiter does not hold the lock.  But if only waiters will unlock it, this goroutine may hold it.
         known = tuple(sorted(found - self._waiters[semaphore] or found & {goid}))
         writers = self._waiters.get(address + _WRITER.semaphore, ()) if lock.kind == "read lock" else ()
         is_own, call = known == (goid,), lock.release.rpartition(" ")[2]
@@ -264,6 +269,8 @@ class GoVerdict:
 
     def _ring(self, ring: tuple[int, ...]) -> Finding:
         is_certain = self._unmoved is not None and self._unmoved.issuperset(ring)
+        by_hand = any(unlock.by_hand for goid in ring for member in self._groups[goid].members
+                      if member.id == goid for unlock in member.unlocks)  # fmt: skip
         lines = tuple(map(self._sentence, ring))
         if len(ring) == 1:
             # after an explicit Unlock, another goroutine may hold the mutex; a Once has no explicit Unlock
@@ -271,6 +278,7 @@ class GoVerdict:
             text, lines = lines[0], ()
         else:
             text = f"each of {len(ring)} goroutines waits for a lock that the next one has deferred to unlock"
+            is_certain = is_certain and not by_hand
             if is_certain:
                 text = f"{len(ring)} goroutines wait for each other, and none can go on"
         kind = "deadlock" if is_certain else "blocked"
@@ -280,7 +288,8 @@ class GoVerdict:
         """Yield a finding if the runtime waits for running goroutines, or if no goroutine can go on."""
         stopping = {thread.dump.ns_tid for thread in self._threads if _stops_the_world(thread)}
         running = {group.tid: group.members[0].id for group in self._dump.goroutines
-                   if group.state == "running" and group.tid not in stopping}  # fmt: skip
+                   if group.state == "running" and group.tid not in stopping
+                   and self._unmoved and group.members[0].id in self._unmoved}  # fmt: skip
         if stopping and running:
             verbs = "run and do not give way" if len(running) > 1 else "runs and does not give way"
             text = f"the runtime stops the program, and waits for {names_of(running.values())}, which {verbs}"

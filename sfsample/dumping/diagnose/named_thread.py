@@ -26,7 +26,8 @@ FrameRow = tuple[Frame, Module | None, tuple[NamedFrame, ...]]  # frame, module,
 # Python's own files
 _LIBRARY = re.compile(r"^<frozen |/lib(64)?/python3(\.\d+t?/(?!(site|dist)-packages/)|\d+\.zip)")
 _INSTALLED = re.compile(r"/(site|dist)-packages/|/bin/[^/]*$")  # packages, and scripts that start packages
-_START_FUNCTIONS = ("_start", "__libc_start_main", "__libc_start_call_main", "__libc_start_main_impl")
+GOEXIT = "runtime.goexit"
+_START_FUNCTIONS = ("_start", "__libc_start_main", "__libc_start_call_main", "__libc_start_main_impl", GOEXIT)
 # functions between abort() or assert() and the signal; a static program has these functions in its own file
 _RAISE_PATH = ("abort", "GI_abort", "assert_fail", "assert_fail_base", "raise", "GI_raise", "gsignal", "kill",
                "tgkill", "pthread_kill", "pthread_kill_implementation", "pthread_kill_internal")  # fmt: skip
@@ -62,10 +63,10 @@ class NamedThread(NamedTuple):
             yield from islice(zip(self.dump.stack.frames, self.dump.modules, self.frames, strict=True), depth)
 
     def rows_beside_python(self, view: PythonView, depth: int | None) -> Iterator[tuple[int, FrameRow]]:
-        """Yield the native frames that say more than the Python frames, each with its number.
+        """Yield the native frames that are shown beside the Python frames, each with its number.
 
-        Library frames always say more.  Frames inside the innermost Python function say more unless the
-        thread waits in a system call that Python made.  Without Python frames, all frames are yielded.
+        Library frames are always shown.  Frames inside the innermost Python function are shown unless the
+        thread waits in a system call that Python itself made.  Without Python frames, all frames are shown.
         """
         runs = self.dump.python.activations if self.dump.python else ()
         inner = min((index for index, run in runs if run), default=None)
@@ -93,7 +94,7 @@ class NamedThread(NamedTuple):
     def call_path(self, depth: int = 0) -> str:
         """Return the innermost functions of the program: "pop <- worker <- main".
 
-        If the thread runs Python, the path has only Python functions; one of them is the user's innermost.
+        If the thread runs Python, the path has only Python functions, and the user's innermost has its place.
         `depth`: number of innermost functions to leave out.
         """
         if python := self.python[depth:]:
@@ -108,7 +109,7 @@ class NamedThread(NamedTuple):
         """Return the functions in a part of the frames, without functions of runtime libraries."""
         pairs = zip(self.frames[part], self._paths()[part], strict=True)
         names = [name for names, path in pairs if not is_file(path, RUNTIME_LIBRARIES)
-                 for name in names if name.function and name.raw not in _START_FUNCTIONS]  # fmt: skip
+                 for name in names if name.function and name.function not in _START_FUNCTIONS]  # fmt: skip
         if self.dump.signal:
             names = [*dropwhile(lambda name: bare_symbol(name.raw or "") in _RAISE_PATH, names)] or names
         return _path([short_name(str(name.function)) for name in names])
@@ -122,7 +123,7 @@ class NamedThread(NamedTuple):
 
 
 def python_path(frames: Sequence[NamedFrame]) -> str:
-    """Return the innermost Python functions, the user's with its place: "read <- get (web/shop.py:7)"."""
+    """Return Python functions, innermost first; the user's has its place: "read <- get (web/shop.py:7)"."""
     own = _own(frames)
     user = frames[own] if frames else NamedFrame("")
     place = user.text.removeprefix(f"{user.function} (").removesuffix(")") if user.file else ""
@@ -135,7 +136,7 @@ def own_function(frames: Sequence[NamedFrame]) -> str:
 
 
 def _path(names: Sequence[str], own: int = 0, place: str = "") -> str:
-    """Return "f (x 3) <- main": the innermost functions, and the function at index `own` with its place."""
+    """Return "f (x 3) <- main": the innermost functions; the function at index `own` has its place."""
     calls = [[*indexes] for _, indexes in groupby(range(len(names)), key=names.__getitem__)]
     at = next((at for at, indexes in enumerate(calls) if own in indexes), 0)
     texts = []
@@ -149,7 +150,7 @@ def _path(names: Sequence[str], own: int = 0, place: str = "") -> str:
 
 
 def _own(python: Sequence[NamedFrame]) -> int:
-    """Return the index of the innermost frame outside packages and library, else outside library, else 0."""
+    """Return the index of the user's innermost frame: outside packages, else outside the library, else 0."""
     files = [frame.file or "" for frame in python]
     outside = [at for at, file in enumerate(files) if not _LIBRARY.search(file)]
     return next((at for at in outside if not _INSTALLED.search(files[at])), min(outside, default=0))
@@ -185,7 +186,7 @@ def _key(thread: NamedThread) -> object:
 
 def short_name(function: str) -> str:
     """Return a function's name without parameters and template arguments; a name that stays long is cut."""
-    return fit(_drop_brackets(_drop_brackets(function, "<", ">"), "(", ")"), _MAX_NAME_LENGTH, "...")
+    return fold_name(_drop_brackets(_drop_brackets(function, "<", ">"), "(", ")"), _MAX_NAME_LENGTH)
 
 
 def fold_name(function: str, room: int | None) -> str:
@@ -195,12 +196,14 @@ def fold_name(function: str, room: int | None) -> str:
     folded = _drop_brackets(function, "<", ">", "...")
     if columns(folded) > room:
         folded = _drop_brackets(folded, "(", ")", "...")
+    if columns(folded) > room and "operator" not in folded:
+        folded = folded.rpartition("/")[2]  # without the directories of a Go package
     return fit(folded, max(room, 8), "...")
 
 
 def _drop_brackets(text: str, opening: str, closing: str, filler: str | None = None) -> str:
-    """Drop brackets and contents, or replace the contents by `filler`; keep names with `operator` as is."""
-    if opening not in text or "operator" in text or text.startswith(opening):
+    """Drop brackets, or replace their contents by `filler`; keep names with `operator`, or a Go receiver."""
+    if opening not in text or "operator" in text or ".(*" in text or text.startswith(opening):
         return text
     kept, depth = [], 0
     for letter in text:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from sfsample.core.quantities import counted
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.go_waits import GoVerdict, GoWaits, Waiting
-from sfsample.dumping.diagnose.named_thread import NamedThread, own_function, python_path
+from sfsample.dumping.diagnose.named_thread import GOEXIT, NamedThread, own_function, python_path
 from sfsample.dumping.diagnose.wait_graph import Node, blockers, chain, cycles, mutual, stuck, with_processes
 from sfsample.dumping.diagnose.wording import Finding, Wording, common_name, task_edges, task_text
 from sfsample.dumping.model import ProcessDump
@@ -78,9 +78,9 @@ def judge(processes: ProcessSet) -> Verdict:
     findings = [finding for verdict in go.values() for finding in verdict.rings()]
     findings += [finding for verdict in go.values() for finding in verdict.stopped()]
     findings += [finding for verdict in go.values() for finding in verdict.blocked()]
-    for finding in _VerdictBuilder(wording).findings():
-        verdict = go.get(finding.nodes[0].pid) if finding.kind == "main" else None
-        findings.append(finding if verdict is None else verdict.census())
+    of_threads = _VerdictBuilder(wording).findings()
+    findings += [f for f in of_threads if f.kind != "main" or f.nodes[0].pid not in go]
+    findings += [verdict.census() for verdict in go.values()]
     told = [f for f in findings if f.kind == "deadlock" or not asked.isdisjoint(node.pid for node in f.nodes)]
     shown = asked.union(node.pid for f in told if f.kind == "deadlock" for node in f.nodes)
     pairs = [pair for pair in processes if pair[0].pid in shown]
@@ -149,10 +149,12 @@ class _VerdictBuilder:
         yield from grave
         named = {node for finding in grave for node in finding.nodes}
         for pid in self._wording.dumped:
-            main = Node(pid, pid)
-            if main in self._threads and main not in named:
-                moves = "; it ran between the looks" * (self._threads[main].dump.moving is True)
-                yield Finding("main", self._sentence(main) + moves, (main,))
+            # the main thread comes first, if it has not ended
+            own = sorted((node.tid != pid, node) for node in self._threads if node.pid == pid)
+            for has_ended, node in [pair for pair in own[:1] if pair[1] not in named]:
+                moves = "; it ran between the looks" * (self._threads[node].dump.moving is True)
+                text = "the main thread has ended; " * has_ended + self._sentence(node) + moves
+                yield Finding("main", text, (node,))
 
     def _sentence(self, node: Node) -> str:
         """Return a sentence about a thread, and about its chain of waits if the chain is certain."""
@@ -270,6 +272,8 @@ class _VerdictBuilder:
             text += f", which {does}" * bool(does)
         else:
             text = self._wording.chain(first) + self._behind({*waiting} - {*first})
+            main = Node(end.pid, end.tid or end.pid)  # the sentence says what this thread does
+            end = main if main in self._threads else end
         return Finding("blocked", text, (end, *waiting))
 
     def _subjects(self, nodes: Sequence[Node]) -> str:
@@ -298,9 +302,9 @@ class _VerdictBuilder:
         for node, thread in self._threads.items():
             busy, looks = thread.dump.busy, thread.dump.looks
             if busy is not None and busy >= _MIN_BUSY_SHARE and all(look.state == "R" for look in looks):
-                share = f"ran, or was ready to run, {min(busy, 1):.0%} of the time between {len(looks)} looks"
-                text = f"{self._wording.subject(node)} {_busy_place(thread)}: {share}"
-                yield Finding("spinning", text, (node,))
+                share = f"{100 * min(busy, 1):.0f} % of the time between {len(looks)} looks"
+                ran = f"{self._wording.subject(node)} {_busy_place(thread)}: ran, or was ready to run"
+                yield Finding("spinning", f"{ran}, {share}", (node,))
 
     def _alone(self, kinds: Sequence[WaitKind]) -> Iterator[Finding]:
         """Yield findings for waits of `kinds` if the thread that has to act is unknown; join equal waits."""
@@ -346,4 +350,4 @@ def _busy_place(thread: NamedThread) -> str:
     left_out = looks[-1][::-1][:inside] if looks else ()
     depth = sum(call.is_python for call in left_out) if thread.python else inside
     unnamed = thread.frames[depth][0].text if depth < len(thread.frames) else "code that could not be seen"
-    return f"{verb} in {thread.call_path(depth) or unnamed}"
+    return f"{verb} in {thread.call_path(depth) or ('Go code' if unnamed.startswith(GOEXIT) else unnamed)}"

@@ -92,7 +92,8 @@ class Wording(NamedTuple):
         for before, node in pairwise(nodes):
             wait, is_named = self.waits.get(before), before.pid == node.pid or self._is_alone(node)
             link = ", which" if is_named else ", whose main thread"
-            link = f"; {self.subject(node)}" if wait and wait.kind in _CHILD_KINDS else link
+            if wait and (wait.kind in _CHILD_KINDS or (wait.pids and wait.note)):
+                link = f"; {self.subject(node)}"
             text += f"{link} {self.predicate(node, where=node == nodes[-1])}"
         return text
 
@@ -212,7 +213,7 @@ def _state(thread: NamedThread) -> str:
 
 def format_seconds(value: float) -> str:
     """Return a time with a unit that fits: "0.01 s", "12.3 s", "10 min", "24.0 h"."""
-    if value < 1:
+    if value < 0.995:
         return f"{value:.2f} s"
     if value < _SECONDS_UP_TO:
         return f"{value:.1f} s"

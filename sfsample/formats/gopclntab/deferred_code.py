@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from sfsample.errors import FormatError
 from sfsample.formats.gopclntab.places import inlined_names
 from sfsample.formats.gopclntab.table import GoFunction, GoTable
-from sfsample.formats.machine_code.calls import direct_calls
+from sfsample.formats.machine_code.calls import call_target, longest_call
 
 _FUNCDATA_OPEN_DEFERS = 4  # internal/abi.FUNCDATA_OpenCodedDeferInfo
 _CONTIGUOUS_SINCE = 22  # first minor version of Go with contiguous closures
@@ -55,11 +55,11 @@ def _varints(data: bytes) -> Iterator[int]:
             value = shift = 0
 
 
-def unlocked_by(table: GoTable, entry: int) -> str:
-    """Return how the function at `entry` unlocks a lock, such as "RUnlock"; "": no lock is unlocked."""
+def unlocked_by(table: GoTable, vaddr: int, *, is_entry: bool) -> str:
+    """Return how the function at `vaddr` unlocks a lock: "RUnlock"; "": it does not, or begins elsewhere."""
     try:
-        function = table.function_at(entry)
-        if function is None or function.entry != entry:
+        function = table.function_at(vaddr)
+        if function is None or (is_entry and function.entry != vaddr):
             return ""
         names = {*inlined_names(table, function), *_called_names(table, function)}
     except FormatError:
@@ -74,7 +74,9 @@ def _called_names(table: GoTable, function: GoFunction) -> Iterator[str]:
     code = bytes(
         table.image.loaded(function.entry, min(function.end - function.entry, _MAX_CODE_BYTES)) or b""
     )
-    for _, target in direct_calls(table.image.machine, code, function.entry):
+    machine, size = table.image.machine, longest_call(table.image.machine)
+    for end in range(size, len(code) + 1):
+        target = call_target(machine, code[end - size : end], function.entry + end)
         called = table.function_at(target) if target is not None else None
         if called is not None and called.entry == target:
             yield called.name

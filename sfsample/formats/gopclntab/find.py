@@ -29,6 +29,8 @@ _BUILD_INFO = re.compile(rb"\xff Go buildinf:")
 _VERSION = re.compile(rb"(?:go|devel go)[0-9][ -~]{0,60}")
 _MAX_VERSION_DISTANCE = 128  # bytes from the mark of the build information to the end of the version
 _SECOND_REASON = b"GC assist marking"
+# numbers of "sleep" and "preempted"; a debugger has arrays of other versions, too
+_NUMBERS = {19: (19, 25), 21: (19, 28), 24: (19, 29), 25: (20, 30), 26: (14, 30), 27: (14, 30)}
 _STRING_SIZE = 16  # bytes of a string header: address, length
 _MAX_REASONS, _MAX_REASON_SIZE = 128, 64
 
@@ -121,16 +123,18 @@ def _version(image: ElfImage) -> str:
     return ""
 
 
-def find_wait_reasons(image: ElfImage) -> tuple[str, ...]:
-    """Return the wait reasons by number; empty: the array was not found."""
-    size = len(_SECOND_REASON).to_bytes(8, "little")
+def find_wait_reasons(table: GoTable) -> tuple[str, ...]:
+    """Return the wait reasons of the version by number; empty: the array was not found."""
+    image, size = table.image, len(_SECOND_REASON).to_bytes(8, "little")
     for vaddr, data in _segments(image, 0, PF_X):
         for text in re.finditer(_SECOND_REASON, data):
             second = re.compile(re.escape((vaddr + text.start()).to_bytes(8, "little") + size))
             for _, array in _segments(image, 0, PF_X):
-                found = second.search(array)
-                if found is not None and found.start() >= _STRING_SIZE:
-                    return tuple(_reasons(image, array[found.start() - _STRING_SIZE :]))
+                for found in second.finditer(array, _STRING_SIZE):
+                    reasons = tuple(_reasons(image, array[found.start() - _STRING_SIZE :]))
+                    numbers = _NUMBERS.get(table.minor or 0, _NUMBERS[21])
+                    if [reasons[at : at + 1] for at in numbers] == [("sleep",), ("preempted",)]:
+                        return reasons
     return ()
 
 

@@ -45,18 +45,14 @@ def call_target(machine: int, code: bytes, address: int) -> int | None:
 
 def calls_of(machine: int, code: bytes, address: int, target: int) -> Iterator[int]:
     """Yield the return addresses of the direct calls to `target` in `code`, which lies at `address`."""
-    calls = direct_calls(machine, code, address)
-    yield from (return_address for return_address, called in calls if called == target)
-
-
-def direct_calls(machine: int, code: bytes, address: int) -> Iterator[tuple[int, int | None]]:
-    """Yield (return address, target) of the direct calls in `code`, which lies at `address`."""
     calls = _TABLE[machine]
     for match in calls.direct.finditer(code):
         end = match.start() + calls.direct_to_end
         return_address = address + end
-        if calls.longest <= end <= len(code) and not return_address % calls.alignment:
-            yield return_address, calls.target(code[end - calls.longest : end], return_address)
+        if not calls.longest <= end <= len(code) or return_address % calls.alignment:
+            continue
+        if calls.target(code[end - calls.longest : end], return_address) == target:
+            yield return_address
 
 
 def stub_slot(machine: int, code: bytes, address: int) -> int | None:

@@ -28,7 +28,7 @@ _FUTEX_TIMEOUT_IS_INSTANT = {0: False, 6: True, 9: True, 11: True, 13: True}  # 
 _FUTEX_CLOCK_REALTIME = 256
 _CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1
 _TIMER_ABSTIME = 1
-_ANY_CHILD = (1 << 32) - 1  # -1, as a C int
+_P_PID = 1  # other values of waitid(2) mean any child, a process group, or a descriptor
 _PAGE_BYTES = 4096
 _MAX_WATCHED = 1000  # descriptors of an epoll that are looked up
 # first argument of socketcall -> name of the call, number of its arguments; only calls that may sleep
@@ -64,7 +64,6 @@ class TargetLookup(NamedTuple):
 WAIT_CALLS = ("wait4", "waitid")
 SIGNAL_CALLS = ("pause", "rt_sigsuspend", "rt_sigtimedwait")
 FORK_CALLS = ("vfork", "clone", "clone3")
-EVENT_CALLS = ("epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect6")
 CHILD_CALLS = (*WAIT_CALLS, *FORK_CALLS)
 FILE_LOCK_CALLS = ("flock", "fcntl")
 _FIRST_IS_FD = (
@@ -186,9 +185,9 @@ def _sleep(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
 
 
 def _child(call: DecodedSyscall, _lookup: TargetLookup) -> DecodedSyscall:
-    pid = call.syscall.args[0 if call.name == "wait4" else 1]
-    is_any = pid & _ANY_CHILD == _ANY_CHILD if call.name == "wait4" else not call.syscall.args[0]
-    return call._replace(refers_to=("any child" if is_any else f"child {_int(pid)}",))
+    pid = _int(call.syscall.args[0 if call.name == "wait4" else 1])
+    is_one = pid > 0 if call.name == "wait4" else call.syscall.args[0] == _P_PID
+    return call._replace(refers_to=(f"child {pid}" if is_one else "any child",))
 
 
 # -- times

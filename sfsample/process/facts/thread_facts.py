@@ -13,16 +13,16 @@ Source: proc(5); Linux kernel/sched/fair.c, enqueue_entity (ENQUEUE_MIGRATED), f
 """
 
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
+from sfsample.core.foreign import total
 from sfsample.core.memory import BytesMemory, PiecewiseMemory
 from sfsample.process.facts.descriptors import Descriptor, DescriptorReader, NearEnd
-from sfsample.process.facts.syscall_arguments import EVENT_CALLS, DecodedSyscall, TargetLookup, decode_syscall
+from sfsample.process.facts.syscall_arguments import DecodedSyscall, TargetLookup, decode_syscall
 from sfsample.process.proc_text import SchedStat, SyscallInfo, parse_last_run, parse_schedstat
 from sfsample.process.procfs import ProcFs, read_text, stat_of
 from sfsample.process.syscall_names import syscall_name
@@ -32,8 +32,6 @@ from sfsample.process.vm import read_memory
 # Bytes copied before and after a futex word: enough for every lock of glibc that may contain the word.
 _BYTES_BEFORE_FUTEX, _BYTES_AFTER_FUTEX = 64, 128
 _MAX_DESCRIPTORS = 2  # as splice(2) has; the peers of a call with more descriptors are not looked up
-_IN_PIPE = re.compile("pipe_(read|write|wait)")  # kernel functions, also for a FIFO (fs/pipe.c)
-_NO_FIFO = re.compile("/(dev|proc|sys)/|/[^/]*$")  # files that may let a thread wait; a queue is "/NAME"
 _STAT_CPU = 36  # index among the fields of a stat line after the name: the CPU on which the thread last ran
 
 
@@ -61,7 +59,9 @@ class FactReader:
         self._descriptors = self._new_descriptors(self._proc)
         self.descriptor = self._descriptors.read  # looks up the object of a descriptor
         self.read = partial(read_memory, self._proc.anchor())  # reads memory of the process
-        self._target = TargetLookup(self.read, self.descriptor, _now, self._max_connections)
+        self._target = TargetLookup(
+            self.read, self.descriptor, total(time.clock_gettime), self._max_connections
+        )
 
     def usage(self, tid: int) -> SchedStat | None:
         """Read the scheduler's counters of a thread."""
@@ -96,11 +96,9 @@ class FactReader:
         cpu = int(fields[_STAT_CPU]) if len(fields) > _STAT_CPU else -1
         return None if at_s is None else LastRunTime(cpu, at_s, read_at_s)
 
-    def decode(self, info: SyscallInfo | None, wchan: str | None) -> DecodedSyscall | None:
-        """Return a system call, and the objects to which its arguments refer; `wchan`: see `wchan`."""
-        if info is None:
-            return None
-        return with_fifos(decode_syscall(info, syscall_name(info.number), self._target), wchan)
+    def decode(self, info: SyscallInfo | None) -> DecodedSyscall | None:
+        """Return a system call, and the objects to which its arguments refer."""
+        return None if info is None else decode_syscall(info, syscall_name(info.number), self._target)
 
     def lock_memory(self, call: DecodedSyscall | None) -> PiecewiseMemory:
         """Return a copy of the memory around the futex word of a call; empty: the call is no futex(2)."""
@@ -135,20 +133,6 @@ class FactReader:
         return tuple(sorted((pid, stat.name) for stat, pid in found if stat and not stat.is_over))
 
 
-def with_fifos(call: DecodedSyscall, wchan: str | None) -> DecodedSyscall:
-    """Return a call in which the descriptor of a FIFO has the kind "FIFO" instead of "file".
-
-    A thread that waits for a file in fs/pipe.c waits for a FIFO.  So does a thread that polls a file, unless
-    the file is a device or belongs to the kernel: a regular file is always ready (poll(2)).
-    """
-    if call.name not in EVENT_CALLS and not _IN_PIPE.search(wchan or ""):
-        return call
-    return call._replace(descriptors=tuple(
-        file._replace(kind="FIFO", text=f"FIFO {file.text}")
-        if file.kind == "file" and not _NO_FIFO.match(file.text) else file
-        for file in call.descriptors))  # fmt: skip
-
-
 def as_made(info: SyscallInfo, wchan: str | None) -> SyscallInfo | None:
     """Return a system call with its original number (`number_made`); None: no system call."""
     if info.number < 0:
@@ -174,10 +158,3 @@ def _read_clock(cpu: int) -> tuple[float, float] | None:
     finally:
         os.sched_setaffinity(0, allowed)
     return None if at_s is None else (at_s, now)
-
-
-def _now(clock: int) -> float | None:
-    try:
-        return time.clock_gettime(clock)
-    except OSError:
-        return None

@@ -170,9 +170,8 @@ def _namespace(own: SelfCredentials, target: TargetCredentials) -> Gate:
     if target.user_namespace == own.user_namespace and not hidden:
         return Gate(name, "pass", "it runs in the same user namespace as you")
     if own.outermost and own.may_trace:
-        return Gate(
-            name, "pass", "you hold CAP_SYS_PTRACE in the initial user namespace, so it counts everywhere"
-        )
+        found = "you hold CAP_SYS_PTRACE in the initial user namespace, so it counts everywhere"
+        return Gate(name, "pass", found)
     if target.user_namespace is None and not hidden:
         return Gate(name, "unknown", "you may not see in which user namespace it runs")
     found = "it runs in another user namespace (it is in a container, or you are)"
@@ -188,9 +187,8 @@ def _tracer(target: TargetCredentials) -> Gate:
     pid, name = target.tracer
     end = f"end that process first (gdb, strace, another sampler: kill {pid})"
     remedy = "try again: another sfsample traces it only for a moment" if name == "sfsample" else end
-    return Gate("tracer", "fail",
-                f"process {pid} ({name}) traces it already, and there can be only one tracer",
-                Remedy(remedy))  # fmt: skip
+    found = f"process {pid} ({name}) traces it already, and there can be only one tracer"
+    return Gate("tracer", "fail", found, Remedy(remedy))
 
 
 def _call(own: SelfCredentials, call: str) -> Gate:

@@ -82,9 +82,9 @@ def _too_few_pairs(difference: Difference) -> Iterator[str]:
     if not ordinary.enough:
         number = counted(len(ordinary.pairs), "pair") if ordinary.pairs else "no pairs"
         found = f"{number} of {ordinary.what or 'ordinary times'}"
-        advice = "; with shorter times (--for) there are more pairs" if ordinary.can_be_shorter else ""
+        advice = "; times that are shorter (--for) or closer together have more pairs"
         yield (f"no verdict: the history has {found}, and {LEAST_PAIRS} are needed to know "
-               f"how ordinary times differ{advice}")  # fmt: skip
+               f"how ordinary times differ{advice * ordinary.can_be_shorter}")  # fmt: skip
     yield from ordinary.warnings
 
 

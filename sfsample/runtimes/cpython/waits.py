@@ -176,7 +176,7 @@ class ThreadReader:
         if kind == "_thread.RLock":
             return PythonWait(WaitKind.RLOCK, f"threading.RLock {lock:#x}", lock, self._owner_of(lock))
         if kind == "_multiprocessing.SemLock":
-            is_room = place.function.endswith("Queue.put")  # for another item: `Queue._sem`, a semaphore
+            is_room = place.function.endswith("Queue.put")  # the lock is the semaphore `Queue._sem`
             return None if is_room else self._semlock(lock)
         if place.file == "<frozen importlib._bootstrap>" and place.function == "_ModuleLock.acquire":
             module = objects.local(frame, "self")

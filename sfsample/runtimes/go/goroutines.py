@@ -17,7 +17,7 @@ from sfsample.runtimes.go.waits import WaitReader
 
 _MAX_GOROUTINES = 1 << 24
 _BATCH = 1024  # goroutines that are read together
-_MAX_STACK_BYTES = 1 << 16  # bytes of a stack that are read
+_MAX_STACK_BYTES = 1 << 17  # bytes of a stack that are read; the frame that reads inotify has 64 KiB
 _MAX_BSS_BYTES = 64 << 20  # bytes of variables that are searched
 _MAX_READINGS = 3  # attempts to read a goroutine whose fields change during the reading
 
@@ -81,11 +81,12 @@ class GoroutineReader:
         return found
 
     def unmoved(self, places: Mapping[int, bytes]) -> frozenset[int]:
-        """Return the ids of the goroutines that have not run; `places`: `Goroutine.place` by address."""
+        """Return the ids of the goroutines that were not resumed; `places`: `Goroutine.place` by address."""
         addresses = iter(places)
         batches = iter(lambda: [*islice(addresses, _BATCH)], [])
-        now = chain.from_iterable(self._decoded(self._heads(batch)) for batch in batches)
-        return frozenset(goroutine.id for goroutine in now if places[goroutine.address] == goroutine.place)
+        heads = chain.from_iterable(self._heads(batch).items() for batch in batches)
+        now = ((address, self._layout.place(head)) for address, head in heads if head)
+        return frozenset(word_in(place) for address, place in now if places[address] == place)
 
     def _batch(self, addresses: Sequence[int]) -> Iterator[Goroutine]:
         for attempt in range(_MAX_READINGS):

@@ -1,7 +1,7 @@
 """Finds the locks that a parked goroutine will unlock by a deferred call.
 
-Go notes no owner of a lock.  But `defer lock.Unlock()` makes a closure, which has the address of the code and
-the address of the lock.  The closure does not prove that the goroutine holds the lock: the program may have
+A lock of Go stores no owner.  But `defer lock.Unlock()` makes a closure, which has the addresses of the code
+and of the lock.  The closure does not prove that the goroutine holds the lock: the program may have
 unlocked the lock already.  sfsample does not find a lock that is unlocked without `defer`, or through the
 structure that contains the lock.
 
@@ -33,6 +33,7 @@ class Unlock(NamedTuple):
 
     lock: int  # address of the lock
     text: str  # "Unlock", "RUnlock", or "write Unlock" of an RWMutex
+    by_hand: bool = False  # True: an active function also unlocks a lock without `defer`, maybe this one
 
 
 class DeferReader:
@@ -41,23 +42,26 @@ class DeferReader:
     def __init__(self, layout: GoRuntimeLayout, module: Module, table: GoTable, read: ReadMemory) -> None:
         self._layout, self._read_memory, self._varp = layout, read, _VARP[module.image.machine]
         self._open_at = cache(lambda pc: open_defers(table, module.vaddr(pc)))
-        self._unlocked_by = cache(lambda code: unlocked_by(table, module.vaddr(code)))
+        self._unlocked_by = cache(lambda code: unlocked_by(table, module.vaddr(code), is_entry=True))
+        self._by_hand = cache(lambda pc: unlocked_by(table, module.vaddr(pc), is_entry=False) != "")
 
     def unlocks(self, goroutine: Goroutine, frames: Sequence[Frame]) -> tuple[Unlock, ...]:
         """Return the pending deferred Unlock calls of a goroutine with these frames."""
         stack = BytesMemory(goroutine.sp, goroutine.stack)
-        closures = (*self._of_frames(frames, stack), *self._of_list(goroutine.defers, stack))
-        found = map(self._unlock, [self._read(stack, closure, _CLOSURE_BYTES) for closure in closures])
+        listed = ((closure, len(frames)) for closure in self._of_list(goroutine.defers, stack))
+        closures = (*self._of_frames(frames, stack), *listed)
+        found = (self._unlock(stack, closure, frames[:count]) for closure, count in closures)
         return tuple(dict.fromkeys(filter(None, found)))
 
-    def _of_frames(self, frames: Sequence[Frame], stack: BytesMemory) -> Iterator[int]:
-        """Yield the addresses of the closures of open-coded defers."""
-        for frame in frames:
+    def _of_frames(self, frames: Sequence[Frame], stack: BytesMemory) -> Iterator[tuple[int, int]]:
+        """Yield the addresses of the closures of open-coded defers, and the number of frames up to theirs."""
+        for count, frame in enumerate(frames, 1):
             defers = self._open_at(frame.pc)
             if defers is not None and frame.cfa:
-                (below, closures), varp = defers, frame.cfa - self._varp
+                (below, places), varp = defers, frame.cfa - self._varp
                 [bits] = stack.read(varp - below, 1) or b"\0"
-                yield from (stack.word(varp - at) or 0 for bit, at in enumerate(closures) if bits & 1 << bit)
+                pending = (at for bit, at in enumerate(places) if bits & 1 << bit)
+                yield from ((stack.word(varp - at) or 0, count) for at in pending)
 
     def _of_list(self, record: int, stack: BytesMemory) -> Iterator[int]:
         """Yield the addresses of the closures in a goroutine's list of deferred calls."""
@@ -71,7 +75,8 @@ class DeferReader:
     def _read(self, stack: BytesMemory, address: int, size: int) -> bytes | None:
         return stack.read(address, size) or self._read_memory(address, size)
 
-    def _unlock(self, closure: bytes | None) -> Unlock | None:
+    def _unlock(self, stack: BytesMemory, address: int, active: Sequence[Frame]) -> Unlock | None:
+        closure = self._read(stack, address, _CLOSURE_BYTES)
         code, lock = word_in(closure), word_in(closure, 8)
         text = self._unlocked_by(code) if code and lock else ""
-        return Unlock(lock, text) if text else None
+        return Unlock(lock, text, any(self._by_hand(frame.pc) for frame in active)) if text else None

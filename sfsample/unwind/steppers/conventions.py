@@ -9,7 +9,7 @@ section 6.4.6 (the pair may lie anywhere in the frame); s390x ELF ABI, "The Stac
 
 from functools import cache
 
-from sfsample.core.arch import Arch
+from sfsample.core.arch import AARCH64, Arch
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame
 from sfsample.modules.module import Module
@@ -59,13 +59,9 @@ class FramePointerStepper:
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return the row of the machine; None if the machine has no such convention (s390x)."""
         # on AArch64 the kernel's vDSO has no tables, and the innermost function there is mostly a leaf
-        is_leaf = frame.exact and arch.pushed_ra is None and module is not None and module.path == "[vdso]"
-        return _leaf_row(arch) if is_leaf and arch.frame_records else _frame_pointer_row(arch)
-
-
-@cache
-def _leaf_row(arch: Arch) -> UnwindRow:
-    return entry_row(arch)._replace(guess=True)
+        if frame.exact and arch.machine == AARCH64.machine and module and module.path == "[vdso]":
+            return entry_row(arch)._replace(guess=True)
+        return _frame_pointer_row(arch)
 
 
 @cache

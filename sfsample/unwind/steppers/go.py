@@ -18,7 +18,7 @@ from sfsample.modules.module import Module
 from sfsample.unwind.row import OUTERMOST, UnwindRow, entry_row
 from sfsample.unwind.stepper import ALL_PCS, PcRange, only_this_pc
 
-_MACHINES = (AMD64.machine, AARCH64.machine)  # a program has an `Arch` of its own: the mask of its addresses
+_MACHINES = (AMD64.machine, AARCH64.machine)  # e_machine; `Arch` differs between programs (`ra_mask`)
 _WORD = 8
 # functions at which stacks begin, and functions that leave a stack for good
 _ENDS = {"runtime." + name for name in ("goexit", "mstart", "rt0_go", "gogo", "clone")}
@@ -33,9 +33,9 @@ _ENTERED_ANYWHERE = {"runtime.sigpanic", "runtime.asyncPreempt"}
 # functions that do not store the frame pointer at the top of their frame
 _WITHOUT_FRAME_POINTER = {"runtime.rt0_go", "runtime.sigtramp", "runtime.sigprofNonGoWrapper"}
 _NEW_CROSSCALL2, _NEW_ASMCGOCALL = 20, 22  # minor versions of Go in which the frame of the function changed
-_FREES_FRAME = b"\x48\x83\xc4"  # add $n, %rsp
-_STORES_RBP = (b"\x48\x89\x6c\x24", b"\x48\x89\xac\x24")  # mov %rbp, disp(%rsp)
-_STORES_X29 = b"\xfd\x83\x1f\xf8"  # stur x29, [sp, #-8]
+_FREES_FRAME = b"\x48\x83\xc4"  # add $n, %rsp; the frame pointer may be the caller's
+# mov %rbp, disp(%rsp); stur x29, [sp, #-8]
+_STORES_FP = (b"\x48\x89\x6c\x24", b"\x48\x89\xac\x24", b"\xfd\x83\x1f\xf8")
 _LOADS_X29 = (b"\xfd\x83\x5f\xf8", b"\xfd\xfb\x7f\xa9")  # ldur x29, [sp, #-8]; ldp x29, x30, [sp, #-8]
 _NOTES_PC = b"\x9e\x23\x00\xf9"  # str x30, [x28, #64]: notes pc in the goroutine; x30 changes later
 _X3 = 3  # register with the caller's return address at a call of morestack
@@ -82,102 +82,83 @@ def _depth_at(module: Module | None, pc: int, lookup_pc: int) -> tuple[GoFunctio
 
 def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Arch) -> UnwindRow:
     """Return the row of a frame of `size` bytes."""
-    name = function.name
+    name, entered, has_x30 = function.name, module.vaddr(frame.pc) - function.entry, arch.pushed_ra is None
     # the function that mcall calls on the scheduler's stack never returns
     if name in _ENDS or (name == _MCALL and not frame.exact):
         return OUTERMOST
-    entered = module.vaddr(frame.pc) - function.entry
-    if arch.machine == AARCH64.machine:
-        return _aarch64_row(name, size, frame, module.code(frame.pc - entered, entered + 4) or b"")
-    cfa = Rule(arch.sp, size + arch.entry_cfa, deref=False)
-    if name in _BY_FRAME_POINTER and _may_be_switched(function, size, module.vaddr(frame.pc), module):
-        cfa = Rule(arch.fp, 2 * _WORD, deref=False)
-    registers: tuple[tuple[int, Rule], ...] = ((arch.fp, Rule(CFA, -2 * _WORD, deref=True)),)
+    row = _row_on_one_stack(function, size, frame, module, arch)
+    if name == _CROSSCALL2 and size:
+        is_early = has_x30 and frame.exact and entered <= _CROSSCALL2_SETUP_BYTES
+        return entry_row(arch)._replace(cfa=row.cfa) if is_early else _crosscall2_row(row.cfa, module, arch)
+    crossing = _crossing(row, name, module, arch, size + arch.entry_cfa)
+    code = module.code(frame.pc - entered, max(0, entered - 4)) or b""
+    is_noted = has_x30 and name in (_MORESTACK, _MCALL) and (not frame.exact or _NOTES_PC in code)
+    return crossing._replace(on_goroutine=crossing) if is_noted else crossing
+
+
+def _row_on_one_stack(function: GoFunction, size: int, frame: Frame, module: Module, arch: Arch) -> UnwindRow:
+    """Return the row of a function that switches no stacks.
+
+    On AArch64 the return address lies at sp, or is in x30; the caller's fp lies in the word below sp.
+    """
+    name, has_x30 = function.name, arch.pushed_ra is None
+    pushed = _PUSHED_BYTES if has_x30 and name in _ENTERED_ANYWHERE else 0
+    above = size + arch.entry_cfa + pushed
+    cfa = Rule(arch.sp, above, deref=False)
+    saved = -above if has_x30 else -_WORD  # place of the return address, relative to the CFA
+    ra = Rule(CFA, saved, deref=True) if size or not has_x30 else Rule(arch.ra, 0, deref=False)
+    registers: tuple[tuple[int, Rule], ...] = ((arch.fp, Rule(CFA, saved - _WORD, deref=True)),)
     kept: tuple[int, ...] = ()
-    if not size or (frame.exact and module.code(frame.pc, 4) in _STORES_RBP):  # fp is not stored yet
+    around = (module.code(frame.pc - 4, 8) or b"") if frame.exact else b""
+    is_set_up = module.vaddr(frame.pc) - function.entry >= _FRAME_SETUP_BYTES
+    if not size or around.startswith(_STORES_FP, 4) or (has_x30 and around.startswith(_LOADS_X29)):
         registers, kept = (), (arch.fp,)
     elif name in _WITHOUT_FRAME_POINTER:
         registers = ()
-    row = UnwindRow(
-        cfa, Rule(CFA, -_WORD, deref=True), registers, kept,
-        signal=name in _ENTERED_ANYWHERE, switches=cfa.base == arch.fp,
-    )  # fmt: skip
-    minor = (module.tables.go and module.tables.go.minor) or 0
-    if name == _CROSSCALL2 and size:  # function that saves rbx and r12 to r15 for its caller in C
-        lowest = -56 if minor < _NEW_CROSSCALL2 else -64
-        rules = (Rule(CFA, lowest + _WORD * index, deref=True) for index in range(5))
-        return row._replace(registers=(*registers, *zip((3, 12, 13, 14, 15), rules, strict=True)))
-    words_of_c = (0x30, 0x28) if minor < _NEW_ASMCGOCALL else (8, 0)
-    return _crossing(row, name, arch, size + arch.entry_cfa, words_of_c=words_of_c, saved_sp=0)
-
-
-def _may_be_switched(function: GoFunction, size: int, vaddr: int, module: Module) -> bool:
-    """Return True if the function may have left its stack at `vaddr`; x86-64 only.
-
-    At the end of the function, sp has its old value again, and the frame pointer may be the caller's.
-    """
-    code = module.code(module.address(vaddr), len(_FREES_FRAME))
-    return size > 0 and vaddr - function.entry >= _FRAME_SETUP_BYTES and code != _FREES_FRAME
-
-
-def _aarch64_row(name: str, size: int, frame: Frame, code: bytes) -> UnwindRow:
-    """Return the row on AArch64: the return address is at sp, and the caller's fp is in the word below.
-
-    `code`: the function up to the end of the instruction at the pc.
-    """
-    arch = AARCH64
-    entered, before = len(code) - 4, code[-8:-4]
-    if name == _CROSSCALL2:
-        if frame.exact and (not size or entered <= _CROSSCALL2_SETUP_BYTES):
-            return entry_row(arch)._replace(cfa=Rule(arch.sp, size, deref=False))
-        saved = (*range(19, 29), arch.fp, arch.ra)  # pairs; eight other registers lie between x28 and x29
-        places = (*range(-160, -80, 8), -16, -8)
-        rules = tuple((number, Rule(CFA, at, deref=True)) for number, at in zip(saved, places, strict=True))
-        return UnwindRow(Rule(arch.sp, size, deref=False), Rule(CFA, -8, deref=True), rules)
-    pushed = _PUSHED_BYTES if name in _ENTERED_ANYWHERE else 0
-    above = size + pushed
-    cfa = Rule(arch.sp, above, deref=False)
-    ra = Rule(CFA, -above, deref=True) if size else Rule(arch.ra, 0, deref=False)
-    registers: tuple[tuple[int, Rule], ...] = ((arch.fp, Rule(CFA, -above - _WORD, deref=True)),)
-    kept: tuple[int, ...] = ()
-    if not size or (frame.exact and (code[-4:] == _STORES_X29 or before in _LOADS_X29)):
-        registers, kept = (), (arch.fp,)
-    elif name in _BY_FRAME_POINTER and entered >= _FRAME_SETUP_BYTES:
-        cfa = Rule(arch.fp, _WORD + size, deref=False)
+    elif name in _BY_FRAME_POINTER and is_set_up and not around.startswith(_FREES_FRAME, 4):
+        cfa = Rule(arch.fp, _WORD - saved, deref=False)
+    is_check = has_x30 and name in _STACK_CHECKS
     if pushed:
         registers = (*registers, (arch.ra, Rule(CFA, -pushed, deref=True)))
-    elif name in _STACK_CHECKS and frame.exact and not size:
+    elif is_check and frame.exact and not size:
         registers = ((arch.ra, Rule(_X3, 0, deref=False)),)
-    row = UnwindRow(
-        cfa, ra, registers, kept,
-        signal=bool(pushed) or name in _STACK_CHECKS, switches=cfa.base == arch.fp,
-    )  # fmt: skip
-    crossing = _crossing(row, name, arch, above, words_of_c=(0, 8), saved_sp=16)
-    is_noted = not frame.exact or _NOTES_PC in code[:-8]
-    return crossing._replace(on_goroutine=crossing) if name in (_MORESTACK, _MCALL) and is_noted else crossing
+    is_exact = is_check or name in _ENTERED_ANYWHERE
+    return UnwindRow(cfa, ra, registers, kept, signal=is_exact, switches=cfa.base == arch.fp)
 
 
-def _crossing(
-    row: UnwindRow, name: str, arch: Arch, above: int, *, words_of_c: tuple[int, int], saved_sp: int
-) -> UnwindRow:
+def _crosscall2_row(cfa: Rule, module: Module, arch: Arch) -> UnwindRow:
+    """Return the row of a function that saves registers for its caller in C."""
+    first = -160 if arch.pushed_ra is None else -56 if _minor(module) < _NEW_CROSSCALL2 else -64
+    numbers = (arch.fp, *(range(19, 29) if arch.pushed_ra is None else (3, 12, 13, 14, 15)))
+    rules = (Rule(CFA, place, deref=True) for place in (-2 * _WORD, *range(first, 0, _WORD)))
+    return UnwindRow(cfa, Rule(CFA, -_WORD, deref=True), tuple(zip(numbers, rules, strict=False)))
+
+
+def _minor(module: Module) -> int:
+    return (module.tables.go and module.tables.go.minor) or 0
+
+
+def _crossing(row: UnwindRow, name: str, module: Module, arch: Arch, above: int) -> UnwindRow:
     """Return the row of a function that switches stacks; `row` itself if the function does not.
 
     The returned row is for the scheduler's stack; `on_goroutine` of the row is for the goroutine's stack.
-    `above`: bytes from sp to the CFA, on the stack on which the function was called.  `words_of_c`: see
-    `_sp_before_c`.  `saved_sp`: offset of the word with the outer SCHEDULER_SP in the frame of `cgocallback`.
+    `above`: bytes from sp to the CFA, on the stack on which the function was called.
     """
     if name == _SYSTEMSTACK:
         return row._replace(cfa=Rule(GOROUTINE_SP, above, deref=False), switches=True, on_goroutine=row)
     if name in (_MORESTACK, _MCALL):
-        pc, fp = Rule(GOROUTINE_PC, 0, deref=False), (arch.fp, Rule(GOROUTINE_FP, 0, deref=False))
-        ra = (arch.ra, Rule(GOROUTINE_RA, 0, deref=False))
-        return row._replace(cfa=Rule(GOROUTINE_SP, 0, deref=False), ra=pc, registers=(fp, ra), kept=(),
-                            switches=True, on_goroutine=row)  # fmt: skip
+        noted = ((arch.ra, GOROUTINE_RA), (arch.fp, GOROUTINE_FP))
+        registers = tuple((number, Rule(key, 0, deref=False)) for number, key in noted)
+        cfa, pc = Rule(GOROUTINE_SP, 0, deref=False), Rule(GOROUTINE_PC, 0, deref=False)
+        return UnwindRow(cfa, pc, registers, signal=row.signal, switches=True, on_goroutine=row)
     if name == _ASMCGOCALL:
-        cfa = Rule(arch.sp, 0, deref=False, expression=_sp_before_c(above, arch.sp, words_of_c))
+        words = (
+            (0, 8) if arch.pushed_ra is None else (0x30, 0x28) if _minor(module) < _NEW_ASMCGOCALL else (8, 0)
+        )
+        cfa = Rule(arch.sp, 0, deref=False, expression=_sp_before_c(above, arch.sp, *words))
         return row._replace(cfa=cfa, switches=True, on_goroutine=row)
     if name == _CGOCALLBACK:
-        outer = SCHEDULER_SP, Rule(SCHEDULER_SP, saved_sp, deref=True)
+        outer = SCHEDULER_SP, Rule(SCHEDULER_SP, 16 if arch.pushed_ra is None else 0, deref=True)
         cfa = Rule(SCHEDULER_SP, above, deref=False)
         return row._replace(
             on_goroutine=row._replace(cfa=cfa, registers=(*row.registers, outer), switches=True)
@@ -185,14 +166,13 @@ def _crossing(
     return row
 
 
-def _sp_before_c(above: int, sp: int, words: tuple[int, int]) -> bytes:
+def _sp_before_c(above: int, sp: int, goroutine: int, depth: int) -> bytes:
     """Return the DWARF expression for the CFA of `asmcgocall`, after the switch to the scheduler's stack.
 
     The frame has two words: the goroutine, and the distance from sp to the end of the goroutine's stack.  If
-    the first word is 0, the stack was not switched, and the second word is sp.  `words`: offsets of the two.
-    Opcodes: DWARF 5, 7.7.1.
+    the first word is 0, the stack was not switched, and the second word is sp.  Opcodes: DWARF 5, 7.7.1.
     """
-    (goroutine, depth), breg = words, 0x70 + sp
+    breg = 0x70 + sp
     plus = bytes([0x23, above])  # DW_OP_plus_uconst
     # plus_uconst, deref, breg, deref, minus
     from_goroutine = bytes([0x23, 8, 0x06, breg, depth, 0x06, 0x1C])

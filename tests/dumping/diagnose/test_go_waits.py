@@ -102,8 +102,15 @@ def test_a_wait_group_says_how_many_calls_it_waits_for():
     ]
 
 
+@pytest.mark.parametrize(("count", "text"), [(20, "20 channels: "), (64, "64 or more channels: ")])
+def test_a_select_says_how_many_channels_it_has(count, text):
+    waiting = GoroutineMember(6, None, 0, 0, GoWait(tuple(range(0x1000, 0x1000 + 8 * count, 8))))
+    dump = ProcessDump(1, "go", [], None, 0.0, (), (), goroutines=(group((), waiting, state="select"),))
+    assert GoWaits(dump).find()[6].text.startswith(f"waits for one of {text}")
+
+
 def test_a_goroutine_with_functions_of_the_runtime_only_is_the_runtimes_own():
-    """It does not matter who created the goroutine."""
+    """The creator of the goroutine does not matter."""
     creator = {1: NamedFrame("unique.register", "unique.register")}
     names = (
         "runtime.gopark",
@@ -137,6 +144,14 @@ def test_a_ring_that_has_not_moved_is_a_deadlock():
     assert finding.lines[0] == (
         "goroutine 6 in main.transfer waits for mutex 0x1000; goroutine 7 has a deferred Unlock of it pending"
     )
+
+
+def test_a_ring_of_goroutines_that_may_have_unlocked_by_hand_is_no_deadlock():
+    """One has `defer a.Unlock()`, but has called a.Unlock() itself; a third goroutine may hold the lock."""
+    by_hand = RING[1]._replace(unlocks=(Unlock(A, "Unlock", by_hand=True),))
+    _, [finding] = verdict(group(LOCK, RING[0], by_hand), unmoved=frozenset({6, 7}))
+    assert (finding.kind, finding.goroutines) == ("blocked", (6, 7))
+    assert finding.text == "each of 2 goroutines waits for a lock that the next one has deferred to unlock"
 
 
 @pytest.mark.parametrize("unmoved", [None, frozenset(), frozenset({6})])
@@ -219,9 +234,10 @@ def thread(tid, *looks, moving=False):
     return NamedThread(1, dump, tuple((NamedFrame(name, name),) for name in looks[-1]))
 
 
-def stopped(groups, threads, *, is_whole=True):
+def stopped(groups, threads, *, is_whole=True, unmoved=frozenset({1, 6})):
     own = tuple(thread.dump for thread in threads)
-    dump = ProcessDump(1, "go", [], None, 0.0, own, (), goroutines=groups, go=GoFacts(is_whole=is_whole))
+    facts = GoFacts(is_whole=is_whole, unmoved=unmoved)
+    dump = ProcessDump(1, "go", [], None, 0.0, own, (), goroutines=groups, go=facts)
     return [finding.text for finding in GoVerdict(dump, {}, threads).stopped()]
 
 
@@ -235,6 +251,8 @@ def test_a_goroutine_that_does_not_give_way_holds_up_a_stop_of_the_world():
     assert stopped((SPIN, STOPPER), [thread(4, STOP, STOP, moving=True), busy]) == [
         "the runtime stops the program, and waits for goroutine 6, which runs and does not give way"
     ]
+    # the goroutine has given way between the looks, and runs again; this is another stop of the same function
+    assert stopped((SPIN, STOPPER), [thread(4, STOP, STOP, moving=True), busy], unmoved=frozenset()) == []
     later = STOP | {"runtime.stopTheWorldWithSema": 20}  # another stop
     assert stopped((SPIN, STOPPER), [thread(4, STOP, later, moving=True), busy]) == []
     assert stopped((SPIN, STOPPER), [thread(4, STOP, moving=True), busy]) == []  # one look

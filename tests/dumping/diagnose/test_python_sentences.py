@@ -4,6 +4,7 @@ from sfsample.core.python_view import PythonView
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.diagnose.verdict import judge
+from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.wording import Wording, chain_text
 from sfsample.dumping.text import Style, dump_text
 from sfsample.modules.location import PythonPlace
@@ -93,6 +94,19 @@ def test_the_longest_chain_of_tasks_is_told_and_the_tasks_behind_it_are_counted(
 def predicate(one: NamedThread, kind: WaitKind = WaitKind.EVENTS) -> str:
     [node] = judge([process(one)]).waits
     return Wording({node: one}, {node: Wait(kind, "events")}, {1: "app"}, {}, frozenset({1})).sentence(node)
+
+
+def test_the_process_that_acts_is_named_again_after_a_clause_about_it() -> None:
+    waiter, listener = Node(1, 1), Node(7, 7)
+    threads = {waiter: thread("read"), listener: thread("accept", tid=7, pid=7)}
+    wait = Wait(
+        WaitKind.READ, "data", pids=(7,), note="which listens there, and has not accepted the connection"
+    )
+    words = Wording(threads, {waiter: wait}, {1: "app", 7: "shop"}, {}, frozenset({1, 7}))
+    assert words.chain((waiter, listener)).endswith(
+        "process 7 (shop), which listens there, and has not accepted the connection; "
+        "process 7 (shop) sleeps, in accept"
+    )
 
 
 def test_an_idle_loop_names_its_tasks_and_a_callback_blocks_one() -> None:

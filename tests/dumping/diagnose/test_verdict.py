@@ -287,6 +287,13 @@ def test_threads_that_wait_for_one_lock_of_a_dead_thread_are_one_finding() -> No
     assert finding.text.startswith("2 threads (app): each waits for mutex 0x5000 (held by thread 99, ")
 
 
+def test_owner_of_a_shared_mutex_may_be_in_another_process() -> None:
+    waiter = thread("pthread_mutex_lock", "f", call=futex(0x5000, WAIT & ~128, 2),
+                    memory=words(0x5000, {0: 2, 8: 99}))  # fmt: skip
+    note = "mutex 0x5000 (held by thread 99, which is in another process, or has ended)"
+    assert note in first_sentence(waiter)
+
+
 def test_after_one_sample_the_cpu_clocks_prove_the_sleep() -> None:
     slept = thread(tid=1).dump._replace(last_ran=LastRunTime(0, 7.0, 50.0))
     assert slept._replace(idle_s=3.0).asleep == (pytest.approx(47.1), 50.0)
@@ -343,6 +350,14 @@ def test_long_names_are_folded_then_cut() -> None:
     assert fold_name(LONG, 20) == "Queue<...>::pop(...)"
     assert fold_name(LONG, 12) == "Queue<...>::pop(...)"[:9] + "..."
     assert short_name("f" * 100) == "f" * 57 + "..."
+    assert short_name(f"{LONG}::operator/(int)")[:6] == "Queue<"
+
+
+def test_the_receiver_of_a_go_method_is_part_of_its_name() -> None:
+    method = "example.org/a/quite/long/path/of/a/package.(*Registry).Gather.func1"
+    assert short_name("text/template.(*state).walk") == "text/template.(*state).walk"
+    assert short_name(method) == fold_name(method, 40) == "package.(*Registry).Gather.func1"
+    assert fold_name(method, 30) == "package.(*Registry).Gather...."
 
 
 @given(st.text(alphabet="<>()ab漢: ", max_size=60), st.integers(8, 40))
@@ -361,7 +376,14 @@ def test_sentences_are_wrapped_and_complete(parts: list[str], width: int) -> Non
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.014, "0.01 s"), (12.34, "12.3 s"), (119.9, "119.9 s"), (600, "10 min"), (86400, "24.0 h")],
+    [
+        (0.014, "0.01 s"),
+        (0.996, "1.0 s"),
+        (12.34, "12.3 s"),
+        (119.9, "119.9 s"),
+        (600, "10 min"),
+        (86400, "24.0 h"),
+    ],
 )
 def test_times_have_a_unit_that_fits(value: float, text: str) -> None:
     assert format_seconds(value) == text
@@ -412,7 +434,37 @@ def test_busy_thread_is_in_the_call_that_may_have_lasted(looks, place):
         looks=tuple(look._replace(calls=tuple(each), usage=usage)
                     for look, each, usage in zip(named.dump.looks, calls, usages, strict=True))))  # fmt: skip
     [finding] = judge([process(named)]).findings
-    assert f"{place}: ran, or was ready to run, 100% of the time" in finding.text
+    assert f"{place}: ran, or was ready to run, 100 % of the time" in finding.text
+
+
+def test_a_busy_go_program_also_says_how_many_goroutines_it_has() -> None:
+    named = seen(thread("main.work", "runtime.goexit", state="R"), 1.0, 2.0, (5, 6))
+    looks = [
+        look._replace(usage=SchedStat(at * 10**9, 0, at), calls=(Call(1, 0, False), Call(at, 0, False)))
+        for at, look in enumerate(named.dump.looks, 1)
+    ]
+    dump, threads = process(named._replace(dump=named.dump._replace(looks=tuple(looks))))
+    group = GoroutineGroup((GoroutineMember(1, None, 0),), "running", 0, (), None, ())
+    texts = [finding.text for finding in judge([(dump._replace(goroutines=(group,)), threads)]).findings]
+    time = "100 % of the time between 2 looks"
+    assert texts == [
+        f"process 1 (app) is busy in main.work: ran, or was ready to run, {time}",
+        "1 goroutine: 1 running",
+    ]
+
+
+def test_a_thread_that_runs_one_goroutine_after_another_is_busy_in_go_code() -> None:
+    named = seen(thread(*["main.work"] * 9, "runtime.goexit", state="R"), 1.0, 2.0, (5, 6))
+    looks = [
+        look._replace(
+            usage=SchedStat(at * 10**9, 0, at), calls=(*[Call(at, 0, False)] * 9, Call(1, 0, False))
+        )
+        for at, look in enumerate(named.dump.looks, 1)
+    ]
+    frames = tuple((name._replace(text=f"{name.text} (x.s:1)"),) for (name,) in named.frames)
+    named = named._replace(dump=named.dump._replace(looks=tuple(looks)), frames=frames)
+    [finding] = judge([process(named)]).findings
+    assert "is busy in Go code: " in finding.text
 
 
 def at_module(path: str, function: str = "f") -> NamedThread:
@@ -472,6 +524,18 @@ def test_connections_of_an_event_loop_are_listed() -> None:
     ]
     syscall = dump_json(dump, threads, judge([(dump, threads)]))["threads"][0]["syscall"]
     assert [found["fd"] for found in syscall["connections"]] == [4, 5]
+
+
+def test_a_process_without_its_main_thread_has_a_sentence() -> None:
+    workers = [seen(thread("pause", "|", "work", tid=tid, name="w"), 1.0, 2.0) for tid in (2, 3)]
+    assert first_sentence(*workers) == "the main thread has ended; thread 2 (w) sleeps, in work"
+
+
+def test_a_child_in_the_sentence_of_its_parent_has_no_sentence_of_its_own() -> None:
+    child, its_threads = process(reading(7, 7))
+    findings = judge([*waiting_for_child(7), (child, its_threads)]).findings
+    assert len(findings) == 1
+    assert [tuple(node) for node in findings[0].nodes] == [(7, 7), (1, 1)]
 
 
 def test_findings_stand_above_several_processes() -> None:

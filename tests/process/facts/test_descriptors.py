@@ -19,10 +19,10 @@ from sfsample.process.facts.descriptors import (
     DescriptorReader,
     KeptDescriptors,
     KeptPeers,
+    KeptTables,
     NearEnd,
     PeerProcess,
     PeerSocket,
-    find_peer_processes,
     tcp_peer,
 )
 from sfsample.process.procfs import ProcFs
@@ -112,7 +112,7 @@ def test_pipes_files_epoll_and_eventfd_are_described(reader: DescriptorReader, t
         assert descriptor.inode == os.fstat(file.fileno()).st_ino
         assert descriptor.text == str(tmp_path / "file")
     own, near = os.getpid(), NearEnd(inode)
-    peers = {peer._replace(file="") for peer in find_peer_processes({f"pipe:[{inode}]": near})}
+    peers = {peer._replace(file="") for peer in KeptPeers().find({f"pipe:[{inode}]": near})}
     assert peers >= {PeerProcess(own, near, "r"), PeerProcess(own, near, "w")}
     for fd in (read_end, write_end, event):
         os.close(fd)
@@ -161,8 +161,8 @@ def test_listener_is_believed_only_for_addresses_of_this_machine() -> None:
     """A local server on the same port as a remote one is not named."""
 
     def search(table: str, pattern: bytes) -> list[str]:
-        found = re.search(pattern, TABLE.encode()) if table == "tcp" else None
-        return found[0].decode().split() if found else []
+        lines = TABLE.splitlines() if table == "tcp" else []
+        return next((line.split() for line in lines if re.search(pattern, line.encode())), [])
 
     connecting, established = ["1:", CLIENT, SERVER, "02"], ["1:", CLIENT, SERVER, "01"]
     assert tcp_peer(connecting, search) == PeerSocket(77, listens=True)
@@ -176,7 +176,7 @@ def test_listener_is_believed_only_for_addresses_of_this_machine() -> None:
 
 
 def test_kept_descriptors_follow_a_number_that_is_used_again() -> None:
-    kept = KeptDescriptors(ProcFs(os.getpid()))
+    kept = KeptDescriptors(ProcFs(os.getpid()), KeptTables())
     ends, others = os.pipe(), os.pipe()
     first, again, other = (kept.read(fd) for fd in (ends[0], ends[0], others[0]))
     assert first is again
@@ -194,14 +194,14 @@ def test_kept_descriptors_follow_a_number_that_is_used_again() -> None:
 
 
 def test_tables_of_sockets_are_read_seldom() -> None:
-    kept = KeptDescriptors(ProcFs(os.getpid()))
+    kept = KeptDescriptors(ProcFs(os.getpid()), KeptTables())
     with socket.create_server(("127.0.0.1", 0)) as first, socket.socket() as second:
         assert text(kept, first.fileno()) == f"tcp {address(first)} listening"
         second.bind(("127.0.0.1", 0))
         second.listen()
-        kept._next_table_ns = time.perf_counter_ns() + 10**12
+        kept._tables.renew_ns = time.perf_counter_ns() + 10**12
         assert text(kept, second.fileno()) == f"socket {inode(second)}"
-        kept._next_table_ns = 0
+        kept._tables.renew_ns = 0
         assert text(kept, second.fileno()) == f"tcp {address(second)} listening"
 
 
@@ -210,10 +210,35 @@ def test_the_pause_between_tables_is_a_multiple_of_their_cpu_time(monkeypatch: p
     clock, cpu = count(10**9, 10 * 10**6), count(0, 10**6)
     times = SimpleNamespace(perf_counter_ns=lambda: next(clock), thread_time_ns=lambda: next(cpu))
     monkeypatch.setattr(descriptors, "time", times)
-    kept = KeptDescriptors(ProcFs(os.getpid()))
+    kept = KeptDescriptors(ProcFs(os.getpid()), KeptTables())
     with socket.socket() as any_socket:
         kept.read(any_socket.fileno())
-    assert kept._next_table_ns == 10**9 + 50 * 10**6
+    assert kept._tables.renew_ns == 10**9 + 50 * 10**6
+
+
+def test_processes_of_one_network_namespace_share_the_tables_of_sockets() -> None:
+    tables = KeptTables()
+    first, second = (KeptDescriptors(ProcFs(os.getpid()), tables) for _ in range(2))
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as later:
+        assert text(first, server.fileno()) == f"tcp {address(server)} listening"
+        tables.renew_ns = time.perf_counter_ns() + 10**12
+        read = second._proc.read
+        second._proc.read = lambda name: pytest.fail(name) if "net/" in name else read(name)  # type: ignore[assignment]
+        assert text(second, later.fileno()) == f"tcp {address(later)} listening"
+
+
+def test_a_file_is_looked_up_again_because_its_path_may_lead_to_another_file(tmp_path) -> None:
+    kept, path = KeptDescriptors(ProcFs(os.getpid()), KeptTables()), tmp_path / "lock"
+    inodes = []
+    for name in ("old", "new"):
+        (tmp_path / name).touch()
+        (tmp_path / name).rename(path)
+        with path.open() as file:
+            found = kept.read(file.fileno())
+            assert found is not None
+            inodes.append((found.inode, os.fstat(file.fileno()).st_ino))
+    assert all(seen == true for seen, true in inodes)
+    assert inodes[0] != inodes[1]
 
 
 def test_other_ends_are_searched_for_seldom_and_asked_again_each_time() -> None:
@@ -228,12 +253,14 @@ def test_other_ends_are_searched_for_seldom_and_asked_again_each_time() -> None:
     assert modes(peers.find(first)) == {(os.getpid(), "r")}
     third = os.pipe()
     unknown = {f"pipe:[{os.fstat(third[0]).st_ino}]": NearEnd(os.fstat(third[0]).st_ino)}
+    peers.want(unknown)
     assert not peers.find(unknown), "a search now would take too large a part of the time"
-    assert (peers.searches, peers.is_due()) == (1, False)
+    assert peers.unsearched({**unknown, **first}) == unknown
+    assert not peers.has_news(unknown)
     peers._next_ns = 0
-    assert peers.is_due()
+    assert peers.has_news(unknown)
     assert modes(peers.find(unknown)) == both
-    assert (peers.searches, peers.is_due()) == (2, False)
+    assert peers.has_news(unknown), "another thread that waits for this end asks after the search"
     assert modes(KeptPeers(pause=0).find(unknown)) == both
     for fd in (read_end, other, another, *third):
         os.close(fd)

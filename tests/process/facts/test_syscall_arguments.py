@@ -113,6 +113,8 @@ def test_restarted_sleep_has_the_duration_that_was_left() -> None:
 def test_children_and_paths_are_decoded_and_other_calls_are_not() -> None:
     assert decoded("wait4", MINUS_ONE & 0xFFFFFFFF).refers_to == decoded("waitid", 0).refers_to
     assert decoded("waitid", 0).refers_to == ("any child",)
+    for group in (decoded("waitid", 2, 77), decoded("waitid", 3, 77), decoded("wait4", -77 & MINUS_ONE)):
+        assert group.refers_to == ("any child",), "77 is a process group or a descriptor"
     assert decoded("wait4", 77).refers_to == decoded("waitid", 1, 77).refers_to == ("child 77",)
     assert decoded("openat", 0, 0xFF0, aFF0=b"/mnt/nfs/file\0".ljust(16)).refers_to == ("/mnt/nfs/file",)
     assert decoded("openat", 0, 0xFF0).refers_to == (), "its memory cannot be read"

@@ -6,7 +6,7 @@ import pytest
 
 from sfsample.core.budget import GOROUTINE_NS, GOROUTINES_NS, READ_NS, Budget
 from sfsample.runtimes.go.goroutines import GoroutineReader
-from sfsample.runtimes.go.layout import layout_of
+from sfsample.runtimes.go.layout import G_SP, G_STACK_HIGH, layout_of
 
 LAYOUT = layout_of(24)
 CLAIMED = 1 << 24  # goroutines
@@ -59,6 +59,21 @@ def test_reading_ends_when_the_dump_has_no_time_left():
     assert len([*reader.goroutines((ARRAY, CLAIMED))]) == 4
     assert process.calls < 10
     assert reader.read_of == (0, CLAIMED)
+
+
+@pytest.mark.parametrize("size", [4096, 0x12000, 0x20000, 0x20008])
+def test_a_stack_is_read_whole_although_a_frame_has_a_large_buffer(size):
+    """The function that reads inotify descriptors has a buffer of 64 KiB in its frame."""
+    high, data = 0xC000800000, bytearray(head(512, WAITING))
+    pack_into("<Q", data, G_SP, high - size)
+    pack_into("<Q", data, G_STACK_HIGH, high)
+
+    def read(spans):
+        return [bytes(data[:length]) if address < ARRAY else bytes(length) for address, length in spans]
+
+    reader = GoroutineReader(LAYOUT, REASONS, read, Budget(GOROUTINES_NS))
+    [goroutine] = reader._batch([0x1000])
+    assert len(goroutine.stack) == min(size, 0x20000)
 
 
 def test_an_unknown_version_has_no_layout():

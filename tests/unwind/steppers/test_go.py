@@ -8,7 +8,7 @@ import pytest
 from sfsample.core.arch import AMD64
 from sfsample.core.memory import PiecewiseMemory
 from sfsample.core.rule import CFA, Rule
-from sfsample.core.snapshot import GOROUTINE_HIGH, GOROUTINE_LOW, ThreadSnapshot
+from sfsample.core.snapshot import GOROUTINE_HIGH, GOROUTINE_LOW, SCHEDULER_SP, ThreadSnapshot
 from sfsample.core.stack import Found, Frame, StopReason
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.module import Module
@@ -18,6 +18,7 @@ from sfsample.unwind.unwinder import Unwinder
 from tests.builders.walks import (
     CODE,
     FP,
+    LEAF,
     OUTERMOST,
     PC,
     RA_SLOT,
@@ -26,6 +27,7 @@ from tests.builders.walks import (
     RowsByPc,
     module_map,
     pcs,
+    snapshot,
     words,
 )
 
@@ -98,3 +100,12 @@ def test_a_frame_pointer_may_lead_to_the_stack_of_the_goroutine(goroutine, below
     stepper = RowsByPc({CODE: CLOCK, CODE + 0x10: OUTERMOST})
     stack = Unwinder(module_map(), steppers=[stepper]).walk(taken)
     assert (pcs(stack), stack.stop_reason) == (pcs_found, reason)
+
+
+def test_a_parked_goroutine_that_c_has_called_is_walked_on_its_own_stack_only():
+    """The C frames between its Go frames are on the stack of a thread, which may do something else now."""
+    callback = LEAF._replace(cfa=Rule(SCHEDULER_SP, 8, deref=False), switches=True)
+    stepper = RowsByPc({CODE: LEAF._replace(on_goroutine=callback), CODE + 0x10: OUTERMOST})
+    taken = snapshot(words(CODE + 0x10, 0), CODE)
+    stack = Unwinder(module_map(), steppers=[stepper]).walk_parked(taken, exact=True)
+    assert (pcs(stack), stack.stop_reason) == ([0, 0x10], StopReason.OUTERMOST)
