@@ -487,7 +487,9 @@ def test_refused_call_is_not_blamed_on_stdout(
 
 def test_name_of_a_socket_with_lines_of_its_own() -> None:
     lines = "Num RefCount\nA B C zz E F 5 x\n0: 00000002 00000000 00010000 0002 01 5 real\n"
-    proc = SimpleNamespace(read=lambda name: lines.encode() if name == "net/unix" else b"")
+    proc = SimpleNamespace(
+        pid=1, link=lambda _name: None, read=lambda name: lines.encode() if name == "net/unix" else b""
+    )
     assert SocketTable(proc).text(5) == "socket 5"  # type: ignore[arg-type]
 
 

@@ -38,7 +38,7 @@ def run(command: DumpCommand) -> int:
 
     def rehearse(dumps: list[ProcessDump]) -> None:
         """Render the first samples during the wait for the second samples; this imports modules early."""
-        render(examine(dumps), command)
+        render(examine([dump.with_one_of_each_group() for dump in dumps]), command)
 
     failures: list[SfsampleError] = []
     if command.core is not None:

@@ -22,9 +22,7 @@ class WatchCommand(Command):
 
     def __post_init__(self) -> None:
         if self.no_history and (self.history or not self.options.files.output_dir):
-            raise UsageError(
-                "--no-history needs --output-dir, and excludes --history: slices must be kept somewhere"
-            )
+            raise UsageError("--no-history excludes --history, and needs --output-dir to keep the slices")
         if self.no_history and self.options.push.backends:
             raise UsageError("--push needs a history: slices wait there until the backend takes them",
                              "leave out --no-history")  # fmt: skip

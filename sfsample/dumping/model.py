@@ -182,6 +182,10 @@ class ProcessDump(NamedTuple):
     go: GoFacts = GoFacts()
     root: ProcessRoot | None = None  # root directory of the process, for files with symbols
 
+    def with_one_of_each_group(self) -> "ProcessDump":
+        """Return the dump with one goroutine of each group."""
+        return self._replace(goroutines=tuple(g._replace(members=g.members[:1]) for g in self.goroutines))
+
 
 def is_same_place(first: Stack | None, last: Stack | None) -> bool:
     """Return True if two stacks are equal, or differ only by a step back to the system call's instruction.

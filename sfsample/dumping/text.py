@@ -163,7 +163,6 @@ def _goroutines(group: GoroutineGroup, waits: Mapping[int, Waiting], style: Styl
     others = f", and the other goroutines for {similar}" * (len({wait.text for wait in own}) > 1)
     yield from (style.clean(f"  {wait.text}{others}") for wait in own[:1])
     rows = [*enumerate(_without_wrappers(group.rows(style.depth)))]
-    # the innermost frames of Go's runtime only repeat the state
     functions = ((depth, name.function or "") for depth, (_, _, names) in rows for name in names)
     first = next((depth for depth, function in functions if not function.startswith("runtime.")), 0)
     yield from _frames(rows[first:], style)

@@ -165,7 +165,7 @@ class ThreadCapturer:
         for goroutine in self.go.goroutines(should_stop):
             stack = self.parked_stack(goroutine) if goroutine.stack else None
             unlocks = self.go.unlocks(goroutine, stack) if stack is not None else ()
-            yield FoundGoroutine(goroutine._replace(stack=b""), stack, unlocks)
+            yield FoundGoroutine(goroutine, stack, unlocks)
 
     def parked_stack(self, goroutine: Goroutine) -> Stack:
         """Return the stack of a goroutine that no thread runs."""

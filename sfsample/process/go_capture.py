@@ -9,6 +9,7 @@ Source: Go, src/cmd/link/internal/ld/data.go, src/runtime/tls_amd64.s and asm_ar
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import takewhile
 from struct import iter_unpack
 from typing import NamedTuple
@@ -41,7 +42,7 @@ _TWO_RUNTIMES = "a stack that passes through two Go runtimes ends where the oute
 class FoundGoroutine(NamedTuple):
     """A goroutine, its stack if no thread runs it, and its pending deferred Unlock calls."""
 
-    goroutine: Goroutine  # the goroutine, without the copy of its stack
+    goroutine: Goroutine
     stack: Stack | None
     unlocks: tuple[Unlock, ...]
 
@@ -79,15 +80,15 @@ class GoCapture:
         if layout is None or not words:
             return False
         code = range(module.address(table.module.first_pc), module.address(table.module.end_pc))
-        tid = self._process.own_id(thread.tid)
-        plans = (find_plan(layout, word, tid, self._read, code) for word in words if word and not word % 8)
+        tid, read = self._process.own_id(thread.tid), partial(read_memory, thread.tid)
+        plans = (find_plan(layout, word, tid, read, code) for word in words if word and not word % 8)
         plan = next(filter(None, plans), None)
         self._searches += plan is None or known is not None
         if plan is None:
             return False
         self.problem = _TWO_RUNTIMES if known else self.problem
         thread.goroutine = Beside(plan, self._room, self._process.arch.byteorder)
-        thread.stack_end = plan.stack_end
+        thread.goroutine_stack = plan.stack_bounds
         return True
 
     def _candidates(self, registers: Registers) -> list[int]:

@@ -39,7 +39,7 @@ _RAISED = os.SCHED_RR, os.sched_param(1)  # policy and priority of a thread
 _USUAL = os.SCHED_OTHER, os.sched_param(0)
 _MAX_HURRY_S = 0.3  # seconds of CPU time: most dumps need less, and other programs need CPUs, too
 TURN_S = 0.01  # `turn_s` of `hurry` with which other programs wait for at most 16 ms at 250 ticks a second
-_TIMERS = {signal.SIGPROF: signal.ITIMER_PROF, signal.SIGALRM: signal.ITIMER_REAL}
+_REST_S = 0.001  # seconds of CPU time between two turns; the kernel rounds up to its next tick
 
 
 def wake_promptly() -> None:
@@ -72,10 +72,10 @@ def _schedule(policy: int, slice_ns: int, *, slack_ns: int) -> None:
 def hurry(turn_s: float = _MAX_HURRY_S) -> Iterator[None]:
     """Run at the lowest real-time priority, until the process has used `_MAX_HURRY_S`.
 
-    After each `turn_s` of CPU time, the priority is the usual one for `turn_s`.  Threads that start later
-    inherit the priority.  New processes would also inherit it, so the program must start none.  Nothing
-    changes if the kernel does not permit the priority, or if the user has chosen a nice value or a policy.
-    Call this function in the main thread.
+    After each `turn_s` of CPU time, the priority is the usual one for `_REST_S` of CPU time.  Threads that
+    start later inherit the priority.  New processes would also inherit it, so the program must start none.
+    Nothing changes if the kernel does not permit the priority, or if the user has chosen a nice value or a
+    policy.  Call this function in the main thread.
     """
     is_usual = os.sched_getscheduler(0) == os.SCHED_OTHER and os.getpriority(os.PRIO_PROCESS, 0) <= 0
     if is_usual:
@@ -85,21 +85,19 @@ def hurry(turn_s: float = _MAX_HURRY_S) -> Iterator[None]:
         return
     last_turn_s = time.process_time() + _MAX_HURRY_S - turn_s
 
-    def change_turns(number: int, _frame: object) -> None:
-        is_turn = number == signal.SIGALRM
+    def change_turns(_number: int, _frame: object) -> None:
+        goes_on = time.process_time() < last_turn_s
+        is_turn = goes_on and os.sched_getscheduler(0) == os.SCHED_OTHER
         _schedule_threads(*(_RAISED if is_turn else _USUAL))
-        if is_turn or time.process_time() < last_turn_s:
-            signal.setitimer(signal.ITIMER_PROF if is_turn else signal.ITIMER_REAL, turn_s)
+        signal.setitimer(signal.ITIMER_PROF, (turn_s if is_turn else _REST_S) * goes_on)
 
-    for number in _TIMERS:
-        signal.signal(number, change_turns)
+    signal.signal(signal.SIGPROF, change_turns)
     signal.setitimer(signal.ITIMER_PROF, turn_s)
     try:
         yield
     finally:
-        for number, timer in _TIMERS.items():
-            signal.signal(number, lambda *_: None)
-            signal.setitimer(timer, 0)
+        signal.signal(signal.SIGPROF, lambda *_: None)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         _schedule_threads(*_USUAL)
 
 

@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 
 from sfsample.core.budget import CAPTURE_NS, READ_NS, TASKS_NS, Budget
 from sfsample.core.memory import Memory, Span
@@ -31,7 +31,7 @@ from sfsample.runtimes.cpython.threads import Gil, thread_states
 
 Resume = Callable[[ThreadSnapshot, Stack, int], Stack]  # type of `Unwinder.resume`
 
-_MAX_PIECES, _MAX_KEPT_BYTES = 200, 1 << 16  # lists of pieces in the cache; bytes of the pieces of one list
+_MAX_PIECES = 200  # lists of pieces in the cache; only headers and names of code objects are read together
 _DISTANCES = range(64, 320, 8)  # bytes from the mark of an activation to its CFA: 144 to 176 in known builds
 _MAX_GUESSES = 20  # attempts to guess this distance
 _MAX_BREAKS = 64  # times that the walk of one stack resumes after a break in its native frames
@@ -63,7 +63,7 @@ class PythonCapture:
         self._room, self._budget = Room(), Budget(CAPTURE_NS)
         self._guesses = 0
         self._tid = process.pid  # id of the thread through which sfsample reads the memory
-        self._pieces: dict[tuple[Span, ...], Pieces] = {}  # cache of lists of pieces
+        self._pieces = lru_cache(_MAX_PIECES)(Pieces)
         self._runtime: PythonRuntime | None = None
         self.interpreter: Interpreter | None = None
         self._mapping: Mapping | None = None  # mapping of the interpreter's code
@@ -234,12 +234,6 @@ class PythonCapture:
 
     def _read_many(self, pieces: Sequence[Span]) -> list[bytes | None]:
         """Read pieces in one call; if the call fails, read them one by one."""
-        wanted = tuple(pieces)
-        if not wanted or not all(self._budget.permits(size) for _, size in wanted):
-            return [None] * len(wanted)
-        if len(self._pieces) >= _MAX_PIECES:
-            self._pieces.clear()
-        joint = self._pieces.get(wanted) or Pieces(wanted)
-        if joint.size <= _MAX_KEPT_BYTES:
-            self._pieces[wanted] = joint
-        return joint.read_each(self._tid) or [self._read(*piece) for piece in wanted]
+        is_joint = len(pieces) > 1 and all(self._budget.permits(size) for _, size in pieces)
+        joint = self._pieces(tuple(pieces)).read_each(self._tid) if is_joint else None
+        return joint or [self._read(*piece) for piece in pieces]

@@ -50,17 +50,20 @@ class StackCopy:
         high = thread.stack_extent[1]
         if not high:
             return
-        self._buffer.fill(thread.tid, high - _REHEARSED_BYTES, _REHEARSED_BYTES)
-        if thread.beside is not None:
+        if thread.beside is None:
+            self._buffer.fill(thread.tid, high - _REHEARSED_BYTES, _REHEARSED_BYTES)
+        else:
             thread.beside.fill(thread.tid, self._buffer, high - _REHEARSED_BYTES, _REHEARSED_BYTES)
             self._follow(thread.beside, high - _REHEARSED_BYTES, _REHEARSED_BYTES, NO_LIMIT_NS)
 
     def fill(self, thread: Thread, sp: int, until_ns: int = NO_LIMIT_NS) -> None:
         """Copy the stack from `sp` on, until `until_ns` (perf_counter_ns), but at least its first piece."""
+        if thread.goroutine_stack is not None:
+            low, high = thread.goroutine_stack()
+            if low <= sp < high:
+                thread.stack_extent = low, high
         tid, (low, high) = thread.tid, thread.stack_extent
         end = high if low <= sp < high else ADDRESS_SPACE
-        if thread.stack_end is not None:
-            end = thread.stack_end(sp) or end
         self._until_ns, self._out_of_time = until_ns, False
         self._beside = thread.beside
         self._base, self._requested, self._count = self._copy_from(self._buffer, tid, sp, end)

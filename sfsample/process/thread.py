@@ -6,6 +6,7 @@ No other object keeps state by thread id.  So a new thread that reuses an id sta
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from sfsample.core.memory import Span
 from sfsample.core.snapshot import Registers
 from sfsample.modules.module import Module
 from sfsample.process.beside import Beside
@@ -32,8 +33,9 @@ class Thread:
     """A thread: its /proc files, stop request, stacks, balance, and state for its next capture."""
 
     __slots__ = (
-        "asked_asleep", "asked_generation", "asleep", "balance", "beside", "files", "goroutine", "last_stop",
-        "modules", "other_stacks", "other_stacks_end", "stack_end", "stack_extent", "stop", "tid",
+        "asked_asleep", "asked_generation", "asleep", "balance", "beside", "files", "goroutine",
+        "goroutine_stack", "last_stop", "modules", "other_stacks", "other_stacks_end", "stack_extent",
+        "stop", "tid",
     )  # fmt: skip
 
     def __init__(self, tid: int, files: ThreadFiles) -> None:
@@ -41,8 +43,8 @@ class Thread:
         self.files = files
         self.stop = StopRequest(tid, self)
         self.stack_extent = (0, 0)  # first address of the stack, and first address after it
-        # function: sp -> end of the goroutine stack that contains sp; 0: no such stack
-        self.stack_end: Callable[[int], int] | None = None
+        # function: reads first address and end of the stack of the thread's goroutine
+        self.goroutine_stack: Callable[[], Span] | None = None
         self.other_stacks: tuple[int, ...] = ()  # start addresses of the other stacks to copy
         # (pc, sp) of the frame that led to the last of `other_stacks`
         self.other_stacks_end: list[tuple[int, int]] = []

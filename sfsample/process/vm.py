@@ -59,8 +59,8 @@ class Pieces:
     """Small pieces of target memory (address, size), which sfsample reads together, again and again."""
 
     def __init__(self, pieces: Sequence[Span]) -> None:
-        self.size = sum(size for _, size in pieces)  # number of bytes in all pieces
-        self._bytes = bytearray(self.size)
+        self._offsets = [0, *accumulate(size for _, size in pieces)]
+        self._bytes = bytearray(self._offsets[-1])
         address = _address_of(self._bytes)
         self._calls = []
         for at in range(0, len(pieces), _IOV_MAX):
@@ -68,7 +68,6 @@ class Pieces:
             size = sum(size for _, size in batch)
             self._calls.append((iovecs([(address, size), *batch]), len(batch), size))
             address += size
-        self._offsets = [0, *accumulate(size for _, size in pieces)]
 
     def read_each(self, pid: int) -> list[bytes | None] | None:
         """Return the bytes of each piece; None: a piece is unreadable."""

@@ -44,10 +44,7 @@ from sfsample.waiting.waits import Wait, wait_of
 _GO_RUNTIME = ("runtime.", "internal/runtime/")  # starts of names of functions of the Go runtime
 _MAX_STACKS = 10_000  # stacks in the cache of C library functions
 _MAX_FRAMES = 64  # innermost frames that are searched for C library functions
-_SEEN_IN_STACKS = (
-    WaitKind.LOCK,
-    WaitKind.FUTURE,
-)  # kinds of waits whose holder is recognized by its own stack
+_SEEN_IN_STACKS = (WaitKind.LOCK, WaitKind.FUTURE)  # kinds whose holder is recognized by its own stack
 _NOT_YET_KNOWN = (WaitKind.MUTEX, *_SEEN_IN_STACKS)  # kinds whose holder may become known later
 _SAME_SLEEP = (0.0, 0.0)  # `asleep` of every thread, so that all slept at one instant (`slept_together`)
 

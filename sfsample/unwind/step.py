@@ -198,9 +198,13 @@ class StepperChain:
         """Return the snapshot with the words that the innermost function has popped (`row.py`)."""
         walk = Walk(snapshot)
         table_row = self._certain_row(walk)
+        caller = apply_row(table_row, walk.registers, walk.memory, walk.arch) if table_row else None
+        if table_row is None or not isinstance(caller, Caller):
+            return snapshot
+        lacks_words = dict(table_row.registers).keys() - caller.registers.keys()
         code = next((stepper for stepper in self._steppers if stepper.found == Found.CODE), None)
-        code_row = code.row_at(walk.frame, walk.arch) if code and table_row else None
-        if table_row is None or code_row is None:
+        code_row = code.row_at(walk.frame, walk.arch) if code and lacks_words else None  # analysis is slow
+        if code_row is None:
             return snapshot
         memory = with_popped_words(snapshot.memory, table_row, code_row, snapshot.registers, walk.arch)
         return snapshot._replace(memory=memory)
@@ -270,11 +274,10 @@ class StepperChain:
         pc, sp, registers = caller.registers[walk.arch.pc], caller.registers[walk.arch.sp], walk.registers
         is_goroutine = registers.get(GOROUTINE_LOW, 0) < sp <= registers.get(GOROUTINE_HIGH, 0)
         stays = row.cfa.base == walk.arch.fp and sp > walk.frame.sp  # the scheduler itself asks the vDSO
-        # SCHEDULER_SP: a word of the scheduler's stack was the return address
-        is_stack = is_goroutine or stays or row.cfa.base == SCHEDULER_SP
-        if not is_stack and GOROUTINE_LOW not in registers:
-            return StopReason.REGISTER_UNKNOWN
-        return None if is_stack and self._modules.mapping(pc - 1) is not None else StopReason.BAD_PC
+        is_stack = is_goroutine or stays or row.cfa.base == SCHEDULER_SP  # this one had the return address
+        if is_stack and self._modules.mapping(pc - 1) is not None:
+            return None
+        return StopReason.BAD_PC if GOROUTINE_LOW in registers else StopReason.REGISTER_UNKNOWN
 
     def _is_beyond_copy(self, row: UnwindRow, walk: Walk) -> bool:
         """Return True if the word that `row` lacks lies on this stack, above the end of the copy."""

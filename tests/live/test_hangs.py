@@ -287,7 +287,7 @@ def test_spinning_thread_is_named(hangs: Path) -> None:
         dumped, poller = Dumped(target.pid, flags=("--looks", 4)), names(target.pid)["poller"]
         dumped.assert_says(
             rf"=> thread {poller} \(poller\) runs in (step <- )?spin_on_flag <- spinner: "
-            r"ran, or was ready to run, \d+% of the time between 4 looks"
+            r"ran, or was ready to run, \d+ % of the time between 4 looks"
         )
         dumped.assert_says(
             rf"=> the main thread \({target.pid}\), in main, {WAITED} the end of thread {poller} \(poller\), "
@@ -303,7 +303,7 @@ def test_spinning_thread_without_symbols_has_an_address(hangs: Path, tmp_path: P
         wait_until_busy(target.pid)
         dumped = Dumped(target.pid, flags=("--looks", 4))
         dumped.assert_says(
-            r"\(poller\) (runs|is busy) in \[bare\+0x[0-9a-f]+\]: ran, or was ready to run, \d+% of the time"
+            r"\(poller\) (runs|is busy) in \[bare\+0x[0-9a-f]+\]: ran, or was ready to run, \d+ % of the time"
         )
 
 

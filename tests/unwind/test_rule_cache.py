@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from sfsample.core.memory import BytesMemory, PiecewiseMemory, words_at
 from sfsample.core.rule import CFA, Rule
+from sfsample.core.snapshot import GO_CODE, GOROUTINE_HIGH, GOROUTINE_LOW
 from sfsample.core.stack import Found, StopReason
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.unwinder import Unwinder
@@ -29,6 +30,7 @@ BY_FP = SAVES_FP._replace(cfa=Rule(FP, 16, deref=False))
 # CFA of a linkage stub: rsp + 8, and 8 more from the 11th byte on
 _STUB_CFA = bytes.fromhex("77 08 80 00 3f 1a 3b 2a 33 24 22")
 STUB = LEAF._replace(cfa=Rule(SP, 0, deref=False, expression=_STUB_CFA))
+TWO_STACKS = LEAF._replace(on_goroutine=LEAF._replace(cfa=Rule(SP, 16, deref=False)))
 ROWS = [
     LEAF,
     OUTERMOST,
@@ -44,6 +46,7 @@ ROWS = [
     BY_FP._replace(guess=True),
     LEAF._replace(guess=True),
     STUB,
+    TWO_STACKS,
     SAVES_FP._replace(guess=True, mangled=True),
     UnwindRow(Rule(SP, 8, deref=True), Rule(SP, 0, deref=True), signal=True),
 ]
@@ -66,6 +69,14 @@ class OpaqueMemory:
     max_frames=st.integers(1, 12),
     bounded=st.booleans(),
 )
+@example(
+    first={CODE: TWO_STACKS, CODE + 0x20: OUTERMOST},
+    second={},
+    registers={},
+    stacks=[[CODE + 0x20, CODE + 0x20]] * 2,
+    max_frames=3,
+    bounded=False,
+)
 @example(first={CODE: LEAF, CODE + 0x10: LEAF, CODE + 0x20: OUTERMOST}, second={}, registers={},
          stacks=[[CODE + 0x10, CODE + 0x20]] * 2, max_frames=3, bounded=False)  # fmt: skip
 def test_walk_with_cache_equals_walk_without_cache(*, first, second, stacks, registers, max_frames, bounded):
@@ -76,6 +87,7 @@ def test_walk_with_cache_equals_walk_without_cache(*, first, second, stacks, reg
     for cells in stacks:
         taken = snapshot(words(*cells), bounded=bounded)
         taken.registers.update(registers)
+        taken.registers.update({GOROUTINE_LOW: STACK, GOROUTINE_HIGH: STACK + 64, GO_CODE: CODE})
         uncached = Unwinder(modules, steppers=steppers, max_frames=max_frames)
         expected = uncached.walk(taken._replace(memory=OpaqueMemory(taken.memory)))
         assert cached.walk(taken) == expected

@@ -3,6 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame, StopReason
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.mapping import Mapping
@@ -32,6 +33,18 @@ from tests.builders.walks import (
     walk,
     words,
 )
+
+
+def test_code_is_analysed_only_if_a_word_was_popped():
+    """The walk lacks rbx at the second frame.  The table row of the innermost frame lacks no word."""
+    by_rbx = LEAF._replace(cfa=Rule(RBX, 8, deref=False))
+    saves_rbx = LEAF._replace(registers=((RBX, Rule(CFA, -16, deref=True)),), kept=(FP,))
+    for first, is_analysed in ((LEAF, False), (saves_rbx, True)):
+        code = RowsByPc({}, Found.CODE)
+        rows = RowsByPc({CODE: first, CODE + 0x10: by_rbx}, Found.EH_FRAME)
+        stack = walk(words(CODE + 0x10), rows, code)
+        assert stack.stop_reason is StopReason.REGISTER_UNKNOWN
+        assert any(frame.exact for frame in code.asked) == is_analysed
 
 
 def test_walk_labels_each_frame():

@@ -1,6 +1,6 @@
 """Says what each goroutine waits for, which goroutines can end the wait, and which waits are findings.
 
-Go notes no owner of a lock.  So sfsample names no holder, and no goroutine that should send to a channel.
+A lock of Go stores no owner.  So sfsample names no holder, and no goroutine that should send to a channel.
 sfsample knows only which goroutines have a pending deferred Unlock, how many readers an RWMutex has, and how
 many Done calls a WaitGroup lacks.  A finding is a "DEADLOCK" only if each goroutine of a ring waits for a
 lock that only the next goroutine has deferred to unlock, none of the ring has run between two looks, and no
@@ -23,7 +23,7 @@ from sfsample.dumping.diagnose.wording import Finding, format_seconds
 from sfsample.dumping.goroutines import is_of_runtime
 from sfsample.dumping.model import GoroutineGroup, GoroutineMember, ProcessDump
 from sfsample.formats.gopclntab.places import WRAPPER
-from sfsample.runtimes.go.waits import LOCK_STATES, OBJECT_START
+from sfsample.runtimes.go.waits import LOCK_STATES, MAX_CASES, OBJECT_START
 from sfsample.symbolize.named_frame import NamedFrame
 
 _LOCK_KINDS = ("mutex", "write lock", "read lock", "once")
@@ -100,7 +100,8 @@ class GoWaits:
 
     def __init__(self, dump: ProcessDump) -> None:
         self._dump = dump
-        self._channels = cache(self._wait_for_channels)  # 100,000 goroutines may wait for one channel
+        # 100,000 goroutines may wait for one channel or lock
+        self._channels, self._locks = cache(self._wait_for_channels), cache(self._wait_for_lock)
         self._waiters: dict[int, set[int]] = {}  # ids by address of a channel or a semaphore
         self._releasers: dict[tuple[int, str], set[int]] = {}  # ids by address of a lock, and releasing call
         for group in dump.goroutines:
@@ -132,7 +133,8 @@ class GoWaits:
             return self._descriptor(wait.fd)
         if not wait.objects:
             return None
-        return self._lock(member.id, lock, wait.objects[0]) if lock else self._channels(state, wait.objects)
+        own_id = member.id if member.unlocks else 0
+        return self._locks(own_id, lock, wait.objects[0]) if lock else self._channels(state, wait.objects)
 
     def _descriptor(self, fd: int) -> Waiting:
         file, names = self._dump.go.files.get(fd), dict(self._dump.others)
@@ -150,7 +152,8 @@ class GoWaits:
         ]
         texts = [_channel(channel, *buffer) for channel, buffer in zip(channels, buffers, strict=True)]
         if state.startswith("select"):
-            text = f"waits for one of {len(texts)} channels: {listed(texts, _MAX_NAMED)}"
+            count = f"{len(texts)}{' or more' * (len(texts) == MAX_CASES)}"
+            text = f"waits for one of {count} channels: {listed(texts, _MAX_NAMED)}"
             return Waiting("select", text, details={"channels": [hex(channel) for channel in channels]})
         verb = "to receive from" if state.startswith("chan receive") else "to send to"
         others, details = self._others(channels[0])
@@ -167,7 +170,8 @@ class GoWaits:
         copy, start = self._dump.go.objects.get(address), offset - OBJECT_START
         return None if copy is None else int.from_bytes(copy[start : start + size], "little")
 
-    def _lock(self, goid: int, lock: _Lock, semaphore: int) -> Waiting:
+    def _wait_for_lock(self, goid: int, lock: _Lock, semaphore: int) -> Waiting:
+        """Return the wait for a lock; `goid`: goroutine that waits, or 0 if it has no pending Unlock."""
         address = semaphore - lock.semaphore
         known: tuple[int, ...] = ()
         text, (others, details) = f"waits for {lock.text} {address:#x}", self._others(semaphore)

@@ -302,9 +302,9 @@ class _VerdictBuilder:
         for node, thread in self._threads.items():
             busy, looks = thread.dump.busy, thread.dump.looks
             if busy is not None and busy >= _MIN_BUSY_SHARE and all(look.state == "R" for look in looks):
-                share = f"ran, or was ready to run, {min(busy, 1):.0%} of the time between {len(looks)} looks"
-                text = f"{self._wording.subject(node)} {_busy_place(thread)}: {share}"
-                yield Finding("spinning", text, (node,))
+                share = f"{100 * min(busy, 1):.0f} % of the time between {len(looks)} looks"
+                ran = f"{self._wording.subject(node)} {_busy_place(thread)}: ran, or was ready to run"
+                yield Finding("spinning", f"{ran}, {share}", (node,))
 
     def _alone(self, kinds: Sequence[WaitKind]) -> Iterator[Finding]:
         """Yield findings for waits of `kinds` if the thread that has to act is unknown; join equal waits."""

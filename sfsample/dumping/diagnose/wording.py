@@ -213,7 +213,7 @@ def _state(thread: NamedThread) -> str:
 
 def format_seconds(value: float) -> str:
     """Return a time with a unit that fits: "0.01 s", "12.3 s", "10 min", "24.0 h"."""
-    if value < 1:
+    if value < 0.995:
         return f"{value:.2f} s"
     if value < _SECONDS_UP_TO:
         return f"{value:.1f} s"

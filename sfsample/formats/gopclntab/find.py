@@ -33,9 +33,8 @@ _BUILD_INFO = re.compile(rb"\xff Go buildinf:")
 _VERSION = re.compile(rb"(?:go|devel go)[0-9][ -~]{0,60}")
 _MAX_VERSION_DISTANCE = 128  # bytes from the mark of the build information to the end of the version
 _SECOND_REASON = b"GC assist marking"
-# numbers by which the arrays of versions differ; a debugger has the arrays of other versions, too
-_MARKED_REASONS = ("sleep", "preempted")
-_MARKED_NUMBERS = {19: (19, 25), 21: (19, 28), 24: (19, 29), 25: (20, 30), 26: (14, 30), 27: (14, 30)}
+# numbers of "sleep" and "preempted"; a debugger has arrays of other versions, too
+_NUMBERS = {19: (19, 25), 21: (19, 28), 24: (19, 29), 25: (20, 30), 26: (14, 30), 27: (14, 30)}
 _STRING_SIZE = 16  # bytes of a string header: address, length
 _MAX_REASONS, _MAX_REASON_SIZE = 128, 64
 
@@ -151,8 +150,8 @@ def find_wait_reasons(table: GoTable) -> tuple[str, ...]:
             for _, array in (*_segments(image, 0, PF_W | PF_X), *_writable(image)):
                 for found in second.finditer(array, _STRING_SIZE):
                     reasons = tuple(_reasons(image, array[found.start() - _STRING_SIZE :]))
-                    marks = tuple(reasons.index(mark) for mark in _MARKED_REASONS if mark in reasons)
-                    if marks == _MARKED_NUMBERS.get(table.minor or 0, _MARKED_NUMBERS[21]):
+                    numbers = _NUMBERS.get(table.minor or 0, _NUMBERS[21])
+                    if [reasons[at : at + 1] for at in numbers] == [("sleep",), ("preempted",)]:
                         return reasons
     return ()
 

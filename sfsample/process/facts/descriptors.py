@@ -85,9 +85,10 @@ class Descriptor(NamedTuple):
 class DescriptorReader:
     """Reads each descriptor of one process once: a moment later, the number may refer to another file."""
 
-    def __init__(self, proc: ProcFs) -> None:
+    def __init__(self, proc: ProcFs, tables: dict[tuple[str, str], bytes] | None = None) -> None:
+        """`tables`: see `SocketTable`."""
         self._proc = proc
-        self.sockets = SocketTable(proc)
+        self.sockets = SocketTable(proc, tables)
         self.read: Callable[[int], Descriptor | None] = cache(self._read)
 
     def _read(self, fd: int) -> Descriptor | None:
@@ -113,33 +114,22 @@ class DescriptorReader:
         return Descriptor(fd, "epoll", 0, "rw", text, tuple(watched))
 
 
-class KeptTables:
-    """The tables of sockets that the processes of a recording share, by network namespace.
+class KeptTables(dict[tuple[str, str], bytes]):
+    """Tables of sockets by network namespace and name, which the processes of a recording share."""
 
-    Reading and searching them takes at most 2 % of a CPU.
-    """
-
-    def __init__(self) -> None:
-        self.renew_ns = 0  # time from which on tables may be read again (perf_counter_ns)
-        self._tables: dict[object, dict[str, bytes]] = {}
-
-    def of(self, proc: ProcFs, now_ns: int) -> dict[str, bytes]:
-        """Return the tables of the namespace of a process by name, which are read at the first search."""
-        if now_ns >= self.renew_ns:
-            self._tables.clear()
-        return self._tables.setdefault(proc.link("ns/net") or proc, {})
+    renew_ns = 0  # time from which on tables may be read again (perf_counter_ns)
 
 
 class KeptDescriptors(DescriptorReader):
     """Reads descriptors again and again, for a recording.  A pipe or socket is looked up once, by its inode.
 
     A file is looked up each time, because another file may get its path.  Descriptors that an epoll watches
-    are not read.
+    are not read.  Work with `tables` takes at most 2 % of a CPU.
     """
 
     def __init__(self, proc: ProcFs, tables: KeptTables) -> None:
-        super().__init__(proc)
-        self.read, self._kept = self._read_again, tables
+        super().__init__(proc, tables)
+        self.read, self._tables = self._read_again, tables
         self._known: dict[tuple[int, str], Descriptor] = {}
 
     def _read_again(self, fd: int) -> Descriptor | None:
@@ -156,12 +146,12 @@ class KeptDescriptors(DescriptorReader):
         return found
 
     def _read_socket(self, fd: int) -> Descriptor | None:
-        now_ns, cpu_ns, kept = time.perf_counter_ns(), time.thread_time_ns(), self._kept
-        tables = kept.of(self._proc, now_ns)
-        if tables is not self.sockets.tables:
-            self.sockets = SocketTable(self._proc, tables)
+        now_ns, cpu_ns, tables = time.perf_counter_ns(), time.thread_time_ns(), self._tables
+        if now_ns >= tables.renew_ns:
+            tables.clear()
+        self.sockets = SocketTable(self._proc, tables)  # forgets the peers, which may be in newer tables
         found = self._read(fd)
-        kept.renew_ns = max(kept.renew_ns, now_ns) + _TABLE_PAUSE * (time.thread_time_ns() - cpu_ns)
+        tables.renew_ns = max(tables.renew_ns, now_ns) + _TABLE_PAUSE * (time.thread_time_ns() - cpu_ns)
         return found
 
 
@@ -178,10 +168,9 @@ class PeerSocket(NamedTuple):
 class SocketTable:
     """The sockets of the network namespace of one process."""
 
-    def __init__(self, proc: ProcFs, tables: dict[str, bytes] | None = None) -> None:
-        """`tables`: the content of tables by name, which grows; other processes may share it."""
-        self._proc = proc
-        self.tables = {} if tables is None else tables
+    def __init__(self, proc: ProcFs, tables: dict[tuple[str, str], bytes] | None = None) -> None:
+        """`tables`: content by network namespace and name, to which `text` and `peer` add."""
+        self._proc, self._tables = proc, {} if tables is None else tables
         self.peer: Callable[[int], PeerSocket | None] = cache(self._peer)
 
     def text(self, inode: int) -> str:
@@ -207,9 +196,10 @@ class SocketTable:
 
         A search for the end of a line is ten times as fast as a search for the line.
         """
-        if table not in self.tables:
-            self.tables[table] = self._proc.read(f"net/{table}") or b""
-        text = self.tables[table]
+        key = self._proc.link("ns/net") or str(self._proc.pid), table
+        if key not in self._tables:
+            self._tables[key] = self._proc.read(f"net/{table}") or b""
+        text = self._tables[key]
         for found in re.finditer(pattern, text):
             line = text[text.rfind(b"\n", 0, found.start()) + 1 : found.end()]
             fields = line.decode("utf-8", "replace").split()
@@ -345,11 +335,16 @@ class PeerProcess(NamedTuple):
     file: str = ""  # file of /proc/PID/fd
 
 
-def _in_process(pid: int, links: Mapping[str, NearEnd]) -> Iterator[PeerProcess]:
-    for fd in looked_at(lambda: os.listdir(f"/proc/{pid}/fd")) or ():
-        file = f"/proc/{pid}/fd/{fd}"
-        if near := links.get(read_link(file) or ""):
-            yield PeerProcess(pid, near, access_mode(read_text(f"/proc/{pid}/fdinfo/{fd}")), file)
+def _peers_of(links: Mapping[str, NearEnd]) -> Iterator[PeerProcess]:
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
+        for fd in _fds(pid):
+            file = f"/proc/{pid}/fd/{fd}"
+            if near := links.get(read_link(file) or ""):
+                yield PeerProcess(pid, near, access_mode(read_text(f"/proc/{pid}/fdinfo/{fd}")), file)
+
+
+def _fds(pid: int) -> Sequence[str]:
+    return looked_at(lambda: os.listdir(f"/proc/{pid}/fd")) or ()
 
 
 class KeptPeers:
@@ -384,8 +379,7 @@ class KeptPeers:
         if links and now_ns >= self._next_ns + _PEERS_LAST_NS * is_known:
             used_ns, self._searched = time.thread_time_ns(), {**self._wanted, **links}
             self._found = {}
-            pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
-            for peer in (each for pid in pids for each in _in_process(pid, self._searched)):
+            for peer in _peers_of(self._searched):
                 self._found.setdefault(peer.near, []).append(peer)
             self._wanted = dict(self._searched) if len(self._searched) < _MAX_KNOWN else {}
             self._next_ns = now_ns + self._pause * (time.thread_time_ns() - used_ns)
@@ -411,8 +405,8 @@ def contended_locks(files: Iterable[Descriptor]) -> tuple[FileLock, ...]:
 
 def _is_held(lock: FileLock) -> bool:
     """Return True unless no file of the holder has the lock (fdinfo), or if sfsample cannot see all files."""
-    process, pattern = f"/proc/{lock.holder}", re.compile(rf"(?m)^lock:.*:{lock.inode} ")
-    fds = looked_at(lambda: os.listdir(f"{process}/fd")) or ()
+    process, fds = f"/proc/{lock.holder}", _fds(lock.holder)
+    pattern = re.compile(rf"(?m)^lock:.*:{lock.inode} ")
     is_unsure = len(fds) > _MAX_LOCK_FDS or (not fds and os.path.isdir(process))
     return is_unsure or any(pattern.search(read_text(f"{process}/fdinfo/{fd}")) for fd in fds)
 

@@ -84,8 +84,9 @@ class GoroutineReader:
         """Return the ids of the goroutines that were not resumed; `places`: `Goroutine.place` by address."""
         addresses = iter(places)
         batches = iter(lambda: [*islice(addresses, _BATCH)], [])
-        now = chain.from_iterable(self._decoded(self._heads(batch)) for batch in batches)
-        return frozenset(goroutine.id for goroutine in now if places[goroutine.address] == goroutine.place)
+        heads = chain.from_iterable(self._heads(batch).items() for batch in batches)
+        now = ((address, self._layout.place(head)) for address, head in heads if head)
+        return frozenset(word_in(place) for address, place in now if places[address] == place)
 
     def _batch(self, addresses: Sequence[int]) -> Iterator[Goroutine]:
         for attempt in range(_MAX_READINGS):

@@ -14,8 +14,7 @@ from sfsample.core.memory import word_in
 
 # offsets that all versions share
 G_STACK_LOW, G_STACK_HIGH, G_DEFERS, G_M, G_SP, G_PC, G_SELF = 0, 8, 40, 48, 56, 64, 72
-M_SCHEDULER = 0  # offset of m.g0, the goroutine on whose stack the scheduler runs
-G_BYTES = 152  # bytes of a `g` that are copied in a pause
+G_BYTES = 112  # bytes of a `g` that are copied in a pause: bounds of its stack, m, sched
 _BYTES_OF_COLLECTOR = 7  # bytes from waitreason on that the garbage collector changes
 _SCAN = 0x1000  # bit of a status: the garbage collector scans the stack
 _IDLE, _RUNNING, _SYSCALL, _WAITING = 0, 2, 3, 4
@@ -85,16 +84,14 @@ class GoRuntimeLayout(NamedTuple):
 
         `reasons`: texts of the reasons to wait, by number.  In a system call, pc and sp are the caller's.
         """
-        status = int.from_bytes(g[self.g_status : self.g_status + 4], "little") & ~_SCAN
-        goid, _, since, reason = unpack_from("<QQQB", g, self.g_status + 8)
+        status, _, goid, _, since, reason = unpack_from("<IIQQQB", g, self.g_status)
+        status &= ~_SCAN
         if status in _DEAD or not goid:
             return None
         text = reasons[reason] if status == _WAITING and reason < len(reasons) else ""
         parent, created_at = unpack_from("<QQ", g, self.g_created - 8)
-        sp, pc = word_in(g, G_SP), word_in(g, G_PC)
+        high, defers, m, sp, pc = unpack_from("<8xQ24x4Q", g)  # G_STACK_HIGH, and from G_DEFERS on
         ra, fp = unpack_from("<QQ", g, self.g_fp - 8)
-        flags = self.g_status + 32 + _BYTES_OF_COLLECTOR
-        place = g[self.g_status + 8 : self.g_status + 16] + g[G_SP : G_PC + 8] + g[flags : self.g_locked]
         if status == _SYSCALL and word_in(g, self.g_syscall):
             (sp, pc), fp, ra = unpack_from("<QQ", g, self.g_syscall), 0, 0
         elif status in (_IDLE, _RUNNING):
@@ -102,10 +99,14 @@ class GoRuntimeLayout(NamedTuple):
         return Goroutine(
             address, goid, text or _STATUS_TEXTS.get(status, f"status {status}"),
             since if status == _WAITING else 0, parent if self.g_has_parent else 0, created_at,
-            word_in(g, G_M), pc, sp, fp, word_in(g, G_STACK_HIGH), word_in(g, G_DEFERS),
-            word_in(g, self.g_waiting), word_in(g, self.g_until), place,
-            ra=ra, locked_to=word_in(g, self.g_locked),
+            m, pc, sp, fp, high, defers, word_in(g, self.g_waiting), word_in(g, self.g_until),
+            self.place(g), ra=ra, locked_to=word_in(g, self.g_locked),
         )  # fmt: skip
+
+    def place(self, g: bytes) -> bytes:
+        """Return `Goroutine.place` from the first bytes of the structure; it begins with the id."""
+        flags = self.g_status + 32 + _BYTES_OF_COLLECTOR
+        return g[self.g_status + 8 : self.g_status + 16] + g[G_SP : G_PC + 8] + g[flags : self.g_locked]
 
 
 _LAYOUTS = {  # key: minor version

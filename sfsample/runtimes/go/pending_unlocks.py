@@ -1,7 +1,7 @@
 """Finds the locks that a parked goroutine will unlock by a deferred call.
 
-Go notes no owner of a lock.  But `defer lock.Unlock()` makes a closure, which has the address of the code and
-the address of the lock.  The closure does not prove that the goroutine holds the lock: the program may have
+A lock of Go stores no owner.  But `defer lock.Unlock()` makes a closure, which has the addresses of the code
+and of the lock.  The closure does not prove that the goroutine holds the lock: the program may have
 unlocked the lock already.  sfsample does not find a lock that is unlocked without `defer`, or through the
 structure that contains the lock.
 
@@ -50,9 +50,7 @@ class DeferReader:
         stack = BytesMemory(goroutine.sp, goroutine.stack)
         listed = ((closure, len(frames)) for closure in self._of_list(goroutine.defers, stack))
         closures = (*self._of_frames(frames, stack), *listed)
-        found = (
-            self._unlock(self._read(stack, at, _CLOSURE_BYTES), frames[:count]) for at, count in closures
-        )
+        found = (self._unlock(stack, closure, frames[:count]) for closure, count in closures)
         return tuple(dict.fromkeys(filter(None, found)))
 
     def _of_frames(self, frames: Sequence[Frame], stack: BytesMemory) -> Iterator[tuple[int, int]]:
@@ -77,7 +75,8 @@ class DeferReader:
     def _read(self, stack: BytesMemory, address: int, size: int) -> bytes | None:
         return stack.read(address, size) or self._read_memory(address, size)
 
-    def _unlock(self, closure: bytes | None, active: Sequence[Frame]) -> Unlock | None:
+    def _unlock(self, stack: BytesMemory, address: int, active: Sequence[Frame]) -> Unlock | None:
+        closure = self._read(stack, address, _CLOSURE_BYTES)
         code, lock = word_in(closure), word_in(closure, 8)
         text = self._unlocked_by(code) if code and lock else ""
         return Unlock(lock, text, any(self._by_hand(frame.pc) for frame in active)) if text else None

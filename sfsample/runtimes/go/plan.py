@@ -11,31 +11,18 @@ the goroutine's stack.  So sfsample drops the copy of this stack if the goroutin
 from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory, ReadMemory, Span, word_in
 from sfsample.core.snapshot import (
     GO_CODE,
-    GOROUTINE_FP,
+    GO_REGISTERS,
     GOROUTINE_HIGH,
     GOROUTINE_LOW,
-    GOROUTINE_PC,
-    GOROUTINE_RA,
-    GOROUTINE_SP,
-    SCHEDULER_SP,
     Registers,
     ThreadSnapshot,
 )
 from sfsample.runtimes import Copying
-from sfsample.runtimes.go.layout import (
-    G_BYTES,
-    G_M,
-    G_PC,
-    G_SP,
-    G_STACK_HIGH,
-    G_STACK_LOW,
-    M_SCHEDULER,
-    GoRuntimeLayout,
-)
+from sfsample.runtimes.go.layout import G_BYTES, G_M, G_PC, G_SP, G_STACK_HIGH, G_STACK_LOW, GoRuntimeLayout
 
+_M_SCHEDULER = 0  # offset of m.g0, the goroutine on whose stack the scheduler runs
 _MAX_STACK_BYTES = 1 << 17  # bytes of the other stack that are copied
 _SCHEDULER_BYTES = 1 << 13  # bytes below the scheduler's sp that are copied if a signal handler runs
-_CLOCK_BYTES = 64  # bytes below `m.vdsoSP` that are copied: the frame of the function that asks the clock
 _STACK = G_STACK_LOW, G_STACK_HIGH, G_SP
 
 
@@ -43,42 +30,43 @@ class GoPlan:
     """The copies that one thread needs.  `m`, `g0`: addresses.  `code`: addresses of the runtime's module."""
 
     def __init__(self, layout: GoRuntimeLayout, m: int, g0: int, read: ReadMemory, code: range) -> None:
-        self._layout, self._m, self._scheduler, self._read, self.code = layout, m, g0, read, code
-        self._m_bytes = max(layout.m_goroutine, layout.m_vdso_sp) + 8  # bytes of the `m` that are copied
-        self.groups: tuple[tuple[Span, ...], ...] = (((m, self._m_bytes), (g0, G_BYTES)),)
+        self._layout, self._scheduler, self._read, self.code = layout, g0, read, code
+        self._current = m + layout.m_goroutine  # address of m.curg
+        self._clock = m + layout.m_vdso_sp  # address of m.vdsoSP
+        self.groups = (((self._current, 8), (self._clock, 8), (g0, G_BYTES)),)
         self._other: Span = 0, 0  # address and size of the copy of the other stack; (0, 0): none
 
     def follow(self, room: Copying, stack: BytesMemory) -> None:
         """Copy the goroutine, and the stack that the thread does not use now."""
         self._other = 0, 0
-        m, words = room.find(self._m, self._m_bytes), room.words
-        goroutine = words[m + self._layout.m_goroutine // 8] if m >= 0 else 0
+        current, words = room.find(self._current, 8), room.words
+        goroutine = words[current] if current >= 0 else 0
         before = room.copy(goroutine, G_BYTES) if goroutine else -1
         scheduler = room.find(self._scheduler, G_BYTES)
         if scheduler < 0:
             return
         own_low, own_high, own_sp = (words[scheduler + offset // 8] for offset in _STACK)
         low, high, sp = (words[before + offset // 8] for offset in _STACK) if before >= 0 else (0, 0, 0)
-        if low <= stack.base < high:
+        is_on_goroutine = low <= stack.base < high
+        if is_on_goroutine:
             sp, high = own_sp, own_high  # copy the stack of g0: C code may have called the goroutine
         elif not own_low <= stack.base < own_high:
             # a signal handler runs on a third stack; the sp that the runtime has noted is an old one
             sp, start = max(low, high - _MAX_STACK_BYTES), max(own_low, own_sp - _SCHEDULER_BYTES) & -8
             room.copy(start, max(0, min(own_high - start & -8, _MAX_STACK_BYTES)))
-        elif low < (clock := words[m + self._layout.m_vdso_sp // 8]) <= high:
-            sp = max(low, clock - _CLOCK_BYTES)  # the goroutine is in the vDSO: only `m.vdsoSP` has its sp
+        elif low < (clock := words[room.find(self._clock, 8)]) <= high:
+            sp = max(low, clock - 64)  # the goroutine is in the vDSO: only `m.vdsoSP` has its sp
         size = min(high - sp & -8, _MAX_STACK_BYTES)
         if sp % 8 or size <= 0 or room.copy(sp, size) < 0:
             return
-        after = room.copy(goroutine, G_BYTES)
+        after = before if is_on_goroutine else room.copy(goroutine, G_BYTES)
         if after >= 0 and words[after : after + G_BYTES // 8] == words[before : before + G_BYTES // 8]:
             self._other = sp, size
 
-    def stack_end(self, sp: int) -> int:
-        """Return the end of the stack of the thread's goroutine; 0: sp is not in that stack."""
-        goroutine = word_in(self._read(self._m + self._layout.m_goroutine, 8))
-        bounds = self._read(goroutine + G_STACK_LOW, 16)
-        return word_in(bounds, 8) if word_in(bounds) <= sp < word_in(bounds, 8) else 0
+    def stack_bounds(self) -> Span:
+        """Return first address and end of the stack of the thread's goroutine; (0, 0): unknown."""
+        bounds = self._read(word_in(self._read(self._current, 8)) + G_STACK_LOW, 16)
+        return word_in(bounds), word_in(bounds, 8)
 
     def complete(self, snapshot: ThreadSnapshot) -> ThreadSnapshot:
         """Add the goroutine's registers and the other stack to a snapshot, as far as they were copied."""
@@ -93,23 +81,18 @@ class GoPlan:
         return snapshot._replace(registers=snapshot.registers | registers, memory=memory)
 
     def _registers(self, memory: Memory) -> Registers:
-        goroutine = memory.word(self._m + self._layout.m_goroutine)
+        goroutine = memory.word(self._current)
         if goroutine is None:
             return {}
         if not goroutine:  # the thread runs the scheduler
             return {GOROUTINE_LOW: 0, GOROUTINE_HIGH: 0, GO_CODE: self.code.start}
-        places = {
-            GOROUTINE_LOW: goroutine + G_STACK_LOW,
-            GOROUTINE_HIGH: goroutine + G_STACK_HIGH,
-            GOROUTINE_SP: goroutine + G_SP,
-            GOROUTINE_PC: goroutine + G_PC,
-            GOROUTINE_FP: goroutine + self._layout.g_fp,
-            GOROUTINE_RA: goroutine + self._layout.g_fp - 8,
-            SCHEDULER_SP: self._scheduler + G_SP,
-        }
-        words = {register: memory.word(address) for register, address in places.items()}
-        words[GO_CODE] = self.code.start
-        return {register: word for register, word in words.items() if word is not None}
+        g, scheduler = memory.read(goroutine, G_BYTES), memory.read(self._scheduler, G_BYTES)
+        if g is None or scheduler is None:
+            return {}
+        fp = self._layout.g_fp
+        fields = (word_in(g, at) for at in (G_SP, G_PC, fp, fp - 8, G_STACK_LOW, G_STACK_HIGH))
+        words = *fields, word_in(scheduler, G_SP), self.code.start
+        return dict(zip(GO_REGISTERS, words, strict=True))
 
 
 def find_plan(layout: GoRuntimeLayout, g: int, tid: int, read: ReadMemory, code: range) -> GoPlan | None:
@@ -119,7 +102,7 @@ def find_plan(layout: GoRuntimeLayout, g: int, tid: int, read: ReadMemory, code:
     A process may have several runtimes.  The pc that a runtime notes in g0, or in the goroutine, is its own.
     """
     m = word_in(read(g + G_M, 8))
-    g0, goroutine = word_in(read(m + M_SCHEDULER, 8)), word_in(read(m + layout.m_goroutine, 8))
+    g0, goroutine = word_in(read(m + _M_SCHEDULER, 8)), word_in(read(m + layout.m_goroutine, 8))
     is_proven = word_in(read(m + layout.m_tid, 8)) == tid and word_in(read(g0 + G_M, 8)) == m
     pc = word_in(read(g0 + G_PC, 8)) or word_in(read(goroutine + G_PC, 8))
     return GoPlan(layout, m, g0, read, code) if m and g0 and is_proven and pc in code else None

@@ -17,7 +17,7 @@ OBJECT_START = -16  # bytes from the address of a channel or a semaphore to the 
 _OBJECT_BYTES = 56  # bytes of a copy: the state of a channel, or of any lock around its semaphore
 _SUDOG_BYTES, _POLL_BYTES = 96, 48
 _SUDOG_ELEM, _POLL_FD, _TIMER_WHEN = 24, 8, 8
-_MAX_CASES = 16  # channels of one select that are read
+MAX_CASES = 64  # channels of one select that are read
 _SEARCHED_BYTES = 640  # bytes of the innermost frames of a stack that are searched
 _MAX_SEARCHES = 4  # goroutines of a batch whose frames are searched
 _CHANNEL_STATES = ("chan receive", "chan send", "select")
@@ -50,7 +50,7 @@ class WaitReader:
         link, objects = self._layout.sudog_link, dict[int, tuple[int, ...]]()
         waiters = [g for g in parked if g.state.startswith(_CHANNEL_STATES)]
         sudogs = [(g.address, g.waiting) for g in waiters if not g.state.endswith(_NO_CHANNEL)]
-        for _ in range(_MAX_CASES):
+        for _ in range(MAX_CASES):
             cases = [(g, data) for g, data in self._pointed(sudogs, _SUDOG_BYTES) if word_in(data) == g]
             for g, data in cases:
                 objects[g] = *objects.get(g, ()), word_in(data, link + 16)

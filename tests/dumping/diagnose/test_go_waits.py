@@ -102,6 +102,13 @@ def test_a_wait_group_says_how_many_calls_it_waits_for():
     ]
 
 
+@pytest.mark.parametrize(("count", "text"), [(20, "20 channels: "), (64, "64 or more channels: ")])
+def test_a_select_says_how_many_channels_it_has(count, text):
+    waiting = GoroutineMember(6, None, 0, 0, GoWait(tuple(range(0x1000, 0x1000 + 8 * count, 8))))
+    dump = ProcessDump(1, "go", [], None, 0.0, (), (), goroutines=(group((), waiting, state="select"),))
+    assert GoWaits(dump).find()[6].text.startswith(f"waits for one of {text}")
+
+
 def test_a_goroutine_with_functions_of_the_runtime_only_is_the_runtimes_own():
     """The creator of the goroutine does not matter."""
     creator = {1: NamedFrame("unique.register", "unique.register")}
@@ -192,7 +199,7 @@ def test_goroutines_at_the_same_lines_are_one_group():
     """The places of creation, and the pcs, may differ: the compiler copies code."""
 
     def found(goid, pc, created_at):
-        goroutine = Goroutine(0, goid, "chan receive", 0, 1, created_at, 0, pc, 0, 0, 0, 0, 0, 0, 0, b"")
+        goroutine = Goroutine(0, goid, "chan receive", 0, 1, created_at, 0, pc, 0, 0, 0, 0, 0, 0, b"")
         return FoundGoroutine(goroutine, stack_of([pc]), ())
 
     def namer(place):

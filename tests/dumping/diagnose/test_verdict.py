@@ -376,7 +376,14 @@ def test_sentences_are_wrapped_and_complete(parts: list[str], width: int) -> Non
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.014, "0.01 s"), (12.34, "12.3 s"), (119.9, "119.9 s"), (600, "10 min"), (86400, "24.0 h")],
+    [
+        (0.014, "0.01 s"),
+        (0.996, "1.0 s"),
+        (12.34, "12.3 s"),
+        (119.9, "119.9 s"),
+        (600, "10 min"),
+        (86400, "24.0 h"),
+    ],
 )
 def test_times_have_a_unit_that_fits(value: float, text: str) -> None:
     assert format_seconds(value) == text
@@ -427,7 +434,7 @@ def test_busy_thread_is_in_the_call_that_may_have_lasted(looks, place):
         looks=tuple(look._replace(calls=tuple(each), usage=usage)
                     for look, each, usage in zip(named.dump.looks, calls, usages, strict=True))))  # fmt: skip
     [finding] = judge([process(named)]).findings
-    assert f"{place}: ran, or was ready to run, 100% of the time" in finding.text
+    assert f"{place}: ran, or was ready to run, 100 % of the time" in finding.text
 
 
 def test_a_busy_go_program_also_says_how_many_goroutines_it_has() -> None:
@@ -439,7 +446,7 @@ def test_a_busy_go_program_also_says_how_many_goroutines_it_has() -> None:
     dump, threads = process(named._replace(dump=named.dump._replace(looks=tuple(looks))))
     group = GoroutineGroup((GoroutineMember(1, None, 0),), "running", 0, (), None, ())
     texts = [finding.text for finding in judge([(dump._replace(goroutines=(group,)), threads)]).findings]
-    time = "100% of the time between 2 looks"
+    time = "100 % of the time between 2 looks"
     assert texts == [
         f"process 1 (app) is busy in main.work: ran, or was ready to run, {time}",
         "1 goroutine: 1 running",

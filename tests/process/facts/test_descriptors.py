@@ -199,9 +199,9 @@ def test_tables_of_sockets_are_read_seldom() -> None:
         assert text(kept, first.fileno()) == f"tcp {address(first)} listening"
         second.bind(("127.0.0.1", 0))
         second.listen()
-        kept._kept.renew_ns = time.perf_counter_ns() + 10**12
+        kept._tables.renew_ns = time.perf_counter_ns() + 10**12
         assert text(kept, second.fileno()) == f"socket {inode(second)}"
-        kept._kept.renew_ns = 0
+        kept._tables.renew_ns = 0
         assert text(kept, second.fileno()) == f"tcp {address(second)} listening"
 
 
@@ -213,7 +213,7 @@ def test_the_pause_between_tables_is_a_multiple_of_their_cpu_time(monkeypatch: p
     kept = KeptDescriptors(ProcFs(os.getpid()), KeptTables())
     with socket.socket() as any_socket:
         kept.read(any_socket.fileno())
-    assert kept._kept.renew_ns == 10**9 + 50 * 10**6
+    assert kept._tables.renew_ns == 10**9 + 50 * 10**6
 
 
 def test_processes_of_one_network_namespace_share_the_tables_of_sockets() -> None:

@@ -27,3 +27,18 @@ def test_a_descriptor_is_found_outside_the_stack_only(minor, pointer, wait):
     goroutine = Goroutine(G, 7, "IO wait", 0, 1, 0, 0, 1, SP, 0, SP + STACK_BYTES, 0, 0, 0, b"", bytes(stack))
     reader = WaitReader(layout, lambda spans: [memory.read(*span) for span in spans])
     assert reader.waits([goroutine]).get(G, NO_WAIT) == wait
+
+
+@pytest.mark.parametrize("count", [1, 20, 64])
+def test_all_channels_of_a_select_are_found(count):
+    layout = layout_of(24)
+    sudogs = [bytearray(96) for _ in range(count)]
+    places = [0xC000300000 + 96 * index for index in range(count)]
+    for data, channel, link in zip(sudogs, range(count), (*places[1:], 0), strict=True):
+        pack_into("<Q", data, 0, G)
+        pack_into("<Q", data, layout.sudog_link, link)
+        pack_into("<Q", data, layout.sudog_link + 16, 0x1000 + channel)
+    memory = PiecewiseMemory(*(BytesMemory(at, bytes(data)) for at, data in zip(places, sudogs, strict=True)))
+    goroutine = Goroutine(G, 7, "select", 0, 1, 0, 0, 1, SP, 0, SP, 0, places[0], 0, b"")
+    found = WaitReader(layout, lambda spans: [memory.read(*span) for span in spans]).waits([goroutine])
+    assert found == {G: GoWait(tuple(range(0x1000, 0x1000 + count)))}

@@ -89,7 +89,7 @@ class State:
             return None  # value behind two pointers in memory, which no frame needs
         saved = self.saved(register)
         if saved is not None and saved.base != place.base:
-            return None  # register saved relative to another base, perhaps at this address
+            return None  # `place` may be the word where the register was saved: the bases differ
         return self._words[place] if place in self._words else Value(place)
 
 
