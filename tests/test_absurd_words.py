@@ -32,7 +32,8 @@ from sfsample.history.facts import COLUMNS, Selection
 from sfsample.history.paths import file_names
 from sfsample.history.store import History
 from sfsample.process import proc_text
-from sfsample.process.facts.descriptors import SocketTable, parse_locks
+from sfsample.process.facts.descriptors import SocketTable
+from sfsample.process.facts.file_locks import parse_locks
 from sfsample.process.find_target import TargetFinder
 from sfsample.process.target import Target
 from sfsample.report.formats import parse as parse_profile

@@ -41,8 +41,7 @@ def dump_flags(parser: ArgumentParser) -> None:
     add("--interval", type=seconds, help="time between two samples{default}")
     add("--timeout", type=seconds, help="after TIME, print the captured threads; exit code 5{default}")
     add("--depth", type=values.positive, help="show at most N frames of each stack (default: all)")
-    add("--connections", type=values.positive,
-        help="list at most N connections of an event loop{default}")  # fmt: skip
+    add("--connections", type=values.positive, help="list at most N connections of an event loop{default}")
     add("--locals", action="store_true",
         help="show arguments and local variables of Python frames; these may contain secrets")  # fmt: skip
     when = parser.add_mutually_exclusive_group()
@@ -305,8 +304,7 @@ def _add_names(parser: ArgumentParser) -> None:
     add("--simplify-names", action="store_true", dest="simplify",
         help="print C++ names without template arguments and parameter lists")  # fmt: skip
     add("--merge-clones", action="store_true", help="print f.cold, f.part.0 and f.constprop.1 as f")
-    add("--lines", action="store_true",
-        help="print file and line (for native code: install sfsample[lines])")  # fmt: skip
+    add("--lines", action="store_true", help="print file and line (for native code: install sfsample[lines])")
     add("--inlines", action="store_true",
         help="print inlined functions, marked _[i] (install sfsample[lines])")  # fmt: skip
     add("--debuginfod", action="store_true",

@@ -167,9 +167,8 @@ def _export(history: History, command: options.HistoryExport) -> int:
 
 def _diff(history: History, command: options.HistoryDiff) -> int:
     output, is_page = Output(command.output.path), command.output.format == "html"
-    compared = questions.compare(
-        history, _compared(history, command), keep_reports=is_page, mode=command.mode
-    )
+    selections = _compared(history, command)
+    compared = questions.compare(history, selections, keep_reports=is_page, mode=command.mode)
     return write_difference(command, output, compared.sides, compared.reports, compared.ordinary)
 
 

@@ -1,8 +1,7 @@
-"""Defines the values of commands.  A value holds the user's flags; `parse` returns it, and `run` takes it.
+"""Defines the values of commands: the parts that several commands share, and the value of `dump`.
 
-A field has the name of the flag's `dest`, and the default of the flag.  This module has the parts that
-several commands share, and the value of `dump`.  The values of other commands are in other modules, because
-each class costs 0.5 ms when sfsample starts.
+A field has the name of the flag's `dest`, and the default of the flag.  The values of other commands are in
+other modules, because each class costs 0.5 ms when sfsample starts.
 """
 
 from dataclasses import dataclass

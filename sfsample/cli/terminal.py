@@ -1,7 +1,6 @@
 """Prints messages and progress on stderr, without control characters of the target.
 
-Printing never fails: without a usable stderr, the result must still be written.  Progress is one line, which
-is redrawn in place, and erased at the end.  Progress needs a terminal, and is not shown with --quiet.
+Printing never fails: without a usable stderr, the result must still be written.
 """
 
 import os

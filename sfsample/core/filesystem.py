@@ -123,10 +123,7 @@ class Root:
         return status.st_dev, status.st_ino
 
     def open(self, path: str, *, follow: bool = True) -> int:
-        """Return a descriptor of a regular file in this root.  Raises OSError.
-
-        `follow` False: the last name of the path must not be a symbolic link.
-        """
+        """Return a descriptor of a regular file.  Raises OSError.  `follow` False: no link as last name."""
         _check_path(path)
         return _reopened(self._walk(path, follow=follow))
 

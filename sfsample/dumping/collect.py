@@ -26,7 +26,8 @@ from sfsample.dumping.model import (
 from sfsample.errors import ReadFailed
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.consistent_capture import ConsistentCapture, capture_consistently
-from sfsample.process.facts.descriptors import KeptPeers, contended_locks
+from sfsample.process.facts.descriptors import KeptPeers
+from sfsample.process.facts.file_locks import contended_locks
 from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS, SIGNAL_CALLS
 from sfsample.process.facts.thread_facts import FactReader
 from sfsample.process.go_capture import FoundGoroutine

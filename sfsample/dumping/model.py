@@ -8,7 +8,8 @@ from sfsample.core.memory import Memory, PiecewiseMemory
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Frame, Stack
 from sfsample.modules.module import Module
-from sfsample.process.facts.descriptors import Descriptor, FileLock, PeerProcess
+from sfsample.process.facts.descriptors import Descriptor, PeerProcess
+from sfsample.process.facts.file_locks import FileLock
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import LastRunTime
 from sfsample.process.proc_text import SchedStat, SyscallInfo

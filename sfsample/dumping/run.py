@@ -1,8 +1,4 @@
-"""Dumps processes for the library and the command line: opens, looks, names, judges.
-
-This module prints nothing.  The targets run on.  The caller can import the diagnosis while sfsample waits for
-the second look (`meanwhile`), so the import costs no time.
-"""
+"""Dumps processes for the library and the command line: opens, looks, names, judges.  Prints nothing."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence

@@ -249,7 +249,6 @@ def _frames(rows: Iterable[tuple[int, FrameRow]], style: Style) -> Iterator[str]
 
 
 def _stack_end(stack: Stack, style: Style) -> Iterator[str]:
-    """Yield a line if frames are not shown, or if the walk did not reach the outermost frame."""
     if style.depth is not None and len(stack.frames) > style.depth:
         yield f"  ... and {len(stack.frames) - style.depth} more"
     elif stack.stop_reason is not StopReason.OUTERMOST:

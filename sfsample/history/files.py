@@ -162,7 +162,7 @@ class HistoryFile:
         return int(number)
 
     def facts(self, first: int = 0, chosen: Selection = Selection()) -> Iterator[SliceFacts]:  # noqa: B008
-        """Yield the facts from number `first` on; `chosen` is a hint: other slices are yielded, too."""
+        """Yield the facts from number `first` on; `chosen` is a hint: other slices may be yielded, too."""
         stem = os.path.basename(self.path).removesuffix(".sqlite")
         is_any = chosen.begin_s == 0 and chosen.end_s == inf
         query = f"""SELECT id, {_FACTS} FROM slice WHERE id >= ? AND coalesce(service = ?, 1)

@@ -1,12 +1,8 @@
-"""Keeps a history small: merges old slices, and deletes slices that are too old or too many.
+"""Keeps a history small: merges old slices, deletes slices that are too old or too many (docs/history.md).
 
-After two days, slices of a minute are merged to slices of ten minutes; after two weeks, to slices of an hour.
-A pinned slice is not merged.  If the build-id of a service changes, the slices of that day that lie within an
-hour before or after the change are pinned.  A trigger pins slices, too.  If the history is too large, damaged
-files that were set aside are deleted first, and pinned slices last.
-
-The file of a day is deleted `keep_for` seconds after the end of this day (90 days by default).  Each merged
-slice is one commit, so the next process can continue the work of a killed process.
+Pinned slices are not merged: those that a trigger has pinned, and those near a change of the build-id.  If
+the history is too large, damaged files that were set aside are deleted first, and pinned slices last.  Each
+merged slice is one commit, so the next process can continue the work of a killed process.
 
 Invariant: the sums of each stack of each service stay the same (tests/history/test_retention.py).
 """

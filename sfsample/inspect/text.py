@@ -46,9 +46,8 @@ def inspection_text(
         yield "  SFrame: none"
     for table in module.tables.sframe:
         yield from _header_text(table)
-    yield (
-        f"  .eh_frame: {coverage.eh_frame_fdes} functions" if module.tables.eh_frame else "  .eh_frame: none"
-    )
+    eh_frame = f"{coverage.eh_frame_fdes} functions" if module.tables.eh_frame else "none"
+    yield f"  .eh_frame: {eh_frame}"
     if module.tables.go is not None:
         version = module.tables.go.version or "version unknown"
         yield f"  .gopclntab: {module.tables.go.header.functions} functions, {version}"

@@ -1,8 +1,7 @@
 """Captures every thread of a process at one instant.
 
-sfsample stops one running thread after another, and releases them only after it has captured all of them.
-Meanwhile sfsample reads the sleeping threads.  The result lists the sleeping threads that ran in the meantime
-(`ran`).  sfsample releases all stopped threads whatever happens.
+sfsample stops one running thread after another, and releases them only after it has captured all of them,
+whatever happens.  Meanwhile sfsample reads the sleeping threads.
 """
 
 import gc

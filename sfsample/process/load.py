@@ -1,8 +1,5 @@
 """Measures the load of processes from /proc, so cheaply that `watch` can measure every few seconds.
 
-One file of the process has CPU time, memory and number of threads; one file of its control group has the
-pressure.  On request, `LoadMeter` also finds waits for a CPU and stuck threads, from a file of each thread.
-
 Source: proc(5), /proc/PID/stat; Linux Documentation/scheduler/sched-stats, /proc/PID/task/TID/schedstat;
 Documentation/accounting/psi.
 """

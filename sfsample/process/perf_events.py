@@ -258,12 +258,8 @@ def _timer(
     parser: Parser, period_ns: int, stack_bytes: int, *,
     subprocesses: bool = False, per_cpu: bool = False, kernel: bool = False,
 ) -> _Attributes:  # fmt: skip
-    unset = {
-        "exclude_callchain_kernel": kernel,
-        "inherit": per_cpu,
-        "inherit_thread": per_cpu or subprocesses,
-    }
-    flags = sum(flag for name, flag in _FLAGS.items() if not unset.get(name))
+    off = {"exclude_callchain_kernel": kernel, "inherit": per_cpu, "inherit_thread": per_cpu or subprocesses}
+    flags = sum(flag for name, flag in _FLAGS.items() if not off.get(name))
     return _Attributes(
         type=_SOFTWARE, size=ctypes.sizeof(_Attributes), config=_CPU_CLOCK if per_cpu else _TASK_CLOCK,
         sample_period=period_ns, sample_type=SAMPLE_TYPE, flags=flags, sample_regs_user=parser.mask,

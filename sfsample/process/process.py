@@ -200,10 +200,7 @@ class LiveProcess:
         return None
 
     def release(self) -> None:
-        """Release every thread that was asked to stop.
-
-        If a thread stops more than a second later, the kernel releases it when the calling OS thread ends.
-        """
+        """Release every thread that was asked to stop; the kernel releases a thread that stops too late."""
         deadline = time.monotonic() + _CLOSE_DEADLINE_S
         while not self.running_capture.release_pending() and time.monotonic() < deadline:
             time.sleep(_CLOSE_POLL_S)

@@ -1,8 +1,4 @@
-"""Captures the Python frames of the threads of a live process, together with their stacks.
-
-sfsample looks for the interpreter at the first capture of a process, and again if the modules have changed:
-the program may load libpython later, or call execve(2).
-"""
+"""Captures the Python frames of the threads of a live process, together with their stacks."""
 
 import os
 from collections import Counter

@@ -1,11 +1,6 @@
 """Chooses whether a recording takes samples by stops (ptrace) or by the kernel's timers (perf events).
 
-Stops can sample any thread and any stack, at random instants.  Stops cost some percent of a CPU, which
-matters only if no CPU is free.  Stops miss a thread that runs for microseconds at a time, because the thread
-has left its CPU when the stop comes.  Timers cost less and miss no such thread, but need a permission.
-
-So a recording in cpu mode begins with stops.  After half a second, sfsample chooses stops or timers for the
-rest of the recording.  The choice comes earlier if all CPUs are busy, or if stops miss most of the CPU time.
+A recording in cpu mode begins with stops, and chooses once (docs/recording.md, "Stops and timers").
 """
 
 import logging

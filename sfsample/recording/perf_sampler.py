@@ -95,7 +95,7 @@ class PerfSampler:
             self._add(process)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
-        """Sample as `PtraceSampler.run`.  Raises NotPermitted and UnsupportedTarget: no timers."""
+        """Sample as `PtraceSampler.run` does.  Raises NotPermitted and UnsupportedTarget."""
         owns_stats = True
         if not self._is_set:
             self.set_timers()

@@ -1,8 +1,7 @@
 """Samples processes by stopping or reading their threads, at the ticks of a schedule.
 
 The schedule depends on the cost of samples only if the overhead has a limit.  sfsample counts a
-missed tick, and takes no other tick instead.  At each tick, sfsample follows births and ends of processes,
-and samples the due threads of each process (`ProcessSampler.tick`).
+missed tick, and takes no other tick instead.
 """
 
 import time

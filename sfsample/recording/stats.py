@@ -49,8 +49,7 @@ def coverage_of(sampled_ns: int, charged_ns: int) -> float | None:
 
 def is_low(coverage: float | None, charged_ns: int, shown_ns: float) -> bool:
     """Return True if missing CPU time may make shares wrong; `shown_ns`: time of all samples, sleep too."""
-    return (coverage is not None and coverage < MIN_COVERAGE
-            and (1 - coverage) * charged_ns > shown_ns / 100)  # fmt: skip
+    return coverage is not None and coverage < MIN_COVERAGE and (1 - coverage) * charged_ns > shown_ns / 100
 
 
 class Pauses:

@@ -17,13 +17,8 @@ from sfsample.formats.gopclntab.places import WRAPPER
 from sfsample.modules.location import Location, PythonPlace, WaitPlace, locate, python_location
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
-from sfsample.process.facts.descriptors import (
-    KeptDescriptors,
-    KeptPeers,
-    KeptTables,
-    NearEnd,
-    contended_locks,
-)
+from sfsample.process.facts.descriptors import KeptDescriptors, KeptPeers, KeptTables, NearEnd
+from sfsample.process.facts.file_locks import contended_locks
 from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS
 from sfsample.process.facts.thread_facts import FactReader, as_made
 from sfsample.process.had_cpu import RunState

@@ -1,10 +1,7 @@
-"""Compares two reports: which functions changed, and which differences are only noise.
+"""Compares two reports: which functions changed, and which differences are only noise (docs/diff.md).
 
-docs/diff.md explains the arithmetic.  Counts are compared, not percentages, because the error of a count is
-known (about its square root).  The more functions are compared, the larger a change must be to count.  If
-other times of the same service are known ("ordinary times"), a change must also exceed the differences
-between ordinary times (report/noise.py).  The total CPU time is measured, not counted, so it is compared
-with ordinary times only.  Each report is first reduced to a small `Side`.
+Counts are compared, not percentages, because the error of a count is known (about its square root).  The
+total CPU time is measured, so it is compared with ordinary times only (report/noise.py).
 
 Invariant: verdicts and intervals are not wrong more often than stated (tests/report/test_difference.py).
 """
@@ -162,13 +159,9 @@ def count(report: Report, name: str = "", files: int = 1, *, mode: str = "cpu") 
 
 
 def _ticks(report: Report) -> float:
-    """Return the number of ticks that took samples: due ticks less late and spared ticks; 0: unknown.
-
-    The statistics count the due ticks.  If one of several merged reports had no statistics, the count is too
-    small, and duration * rate is used instead.
-    """
+    """Return the number of ticks that took samples: due ticks less late and spared ticks; 0: unknown."""
     number, due = report.stats.number, (report.duration_ns or 0) / 1e9 * (report.rate_hz or 0)
-    if due and (ticks := number("ticks")) > _LEAST_COUNTED * due:
+    if due and (ticks := number("ticks")) > _LEAST_COUNTED * due:  # fewer: a merged report had no statistics
         due = float(ticks)
     return max(0.0, due - number("late_ticks") - number("spared_ticks"))
 

@@ -133,10 +133,7 @@ def lock_wait(frames: Sequence[NamedFrame]) -> LockWait | None:
 
 
 def lock_rows(report: Report) -> list[LockRow]:
-    """Return a row for each thing that threads wait for, the longest wait first.
-
-    A row counts all waits with its name, if one of them belongs in the table.
-    """
+    """Return a row for each thing that threads wait for, the longest wait first."""
     totals, holders = Counter[str](), defaultdict[str, _Holders](lambda: defaultdict(Counter))
     in_table = set[str]()
     for stack, ns in zip(report.stacks, report.column(WALL), strict=True):

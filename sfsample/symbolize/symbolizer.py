@@ -186,10 +186,9 @@ class Symbolizer:
         seen = location.generated
         if seen is not None and seen.name:
             return _marked_frame(seen.name, location.address - seen.start, "j")
-        function = self._perf_maps.find(location.pid, location.lookup) if location.pid else None
-        if function is None or (
-            seen is not None and self._perf_maps.is_reused(location.pid, location.lookup)
-        ):
+        maps, pid, at = self._perf_maps, location.pid, location.lookup
+        function = maps.find(pid, at) if pid else None
+        if function is None or (seen is not None and maps.is_reused(pid, at)):
             return _unnamed(location)
         return _marked_frame(function.name, location.address - function.start, "j")
 

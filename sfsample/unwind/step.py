@@ -125,10 +125,7 @@ class CachedStepper:
 
 
 class StepperChain:
-    """Steppers in the order in which a walk asks them.
-
-    `last`: no chain with another order follows, so a guess may replace a row that lacks a register.
-    """
+    """Steppers in the order of a walk.  `last`: a guess may replace a row that lacks a register."""
 
     def __init__(self, modules: ModuleMap, steppers: Sequence[CachedStepper], *, last: bool) -> None:
         self._modules = modules

@@ -44,10 +44,7 @@ CHOICES: Final[dict[str, tuple[Stepper, ...]]] = {
 
 
 def choose_steppers(order: Iterable[str | Stepper]) -> tuple[Stepper, ...]:
-    """Return the steppers, in their order.
-
-    A name stands for its steppers in `CHOICES`.  If `order` has a name, the steppers in `ALWAYS` come first.
-    """
+    """Return the steppers in order.  A name is a key of `CHOICES`; with a name, `ALWAYS` comes first."""
     order = tuple(order)
     always = ALWAYS if any(isinstance(entry, str) for entry in order) else ()
     chosen = (CHOICES[entry] if isinstance(entry, str) else (entry,) for entry in order)

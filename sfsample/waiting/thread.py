@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from sfsample.core.memory import Memory, PiecewiseMemory
-from sfsample.process.facts.descriptors import FileLock, PeerProcess
+from sfsample.process.facts.descriptors import PeerProcess
+from sfsample.process.facts.file_locks import FileLock
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts

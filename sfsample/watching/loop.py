@@ -1,9 +1,7 @@
 """Runs the loop of a watch: records slices for months, and hands each slice to the sinks.
 
-Time is divided into slots; slot k begins at start + k * every.  The loop looks for the target at the begin of
-each slot, and every two seconds while the target is missing, so a restarted target is recorded.  After the
-first slot, no failure ends the watch.  A full disk never ends the watch.  At SIGTERM, the loop keeps the
-unfinished slice, and the exit code is 0.
+Slot k of the time begins at start + k * every.  The loop looks for the target at the begin of each slot, and
+every two seconds while the target is missing.  After the first slot, no failure ends the watch.
 """
 
 import gc

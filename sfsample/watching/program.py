@@ -1,8 +1,4 @@
-"""Defines the types that all parts of a watch use: the program's functions, lasting failures, sinks.
-
-A sink takes slices, and gaps, which are times without a slice.  One sink writes files (`slice_files`), one
-keeps a history (`history_sink`), and one sends slices to other machines (`push/sink`).
-"""
+"""Defines the types that all parts of a watch use: the program's functions, lasting failures, sinks."""
 
 import os
 import socket

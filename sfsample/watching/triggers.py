@@ -1,12 +1,7 @@
-"""Decides when a trigger of `watch` fires (`--trigger CONDITION`, SIGUSR1), and answers the trigger.
+"""Decides when a trigger of `watch` fires (`--trigger`, SIGUSR1), and answers the trigger (docs/triggers.md).
 
-sfsample checks the conditions every five seconds.  If checks cost more than 0.5 % of the time, it checks less
-often.  After a trigger, no condition fires until `--cooldown` is over, but sfsample still collects the values
-for percentiles.
-
-The answer: pin the last slices, take a dump, then sample more often for a while.  A child process, `sfsample
-dump`, takes the dump, because a dump needs memory and time, and may fail.  Only this user can read the dumps,
-because they contain command lines, addresses and paths.
+A child process, `sfsample dump`, takes the dump, because a dump needs memory and time, and may fail.  Only
+this user can read the dumps, because they contain command lines, addresses and paths.
 """
 
 import re

@@ -71,6 +71,7 @@ MORE = {
             for name in ("stacks_are_whole_and_every_edge_is_a_call", "goroutines_are_those_of_the_traceback")
             for version in ("1.19", "1.27")
         ],
+        "go_library": ["stacks_of_threads_from_c_are_whole", "goroutines_of_the_library_are_shown"],
         "go_waits": [f"waits_are_those_of_the_program[{version}]" for version in ("1.19", "1.27")],
     },
     "s390x": {},

@@ -1,6 +1,7 @@
 """Which process has to act before a thread can go on; several, or none that is certain, are no answer."""
 
-from sfsample.process.facts.descriptors import Descriptor, FileLock, NearEnd, PeerProcess
+from sfsample.process.facts.descriptors import Descriptor, NearEnd, PeerProcess
+from sfsample.process.facts.file_locks import FileLock
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.proc_text import SyscallInfo
 from sfsample.waiting.thread import WaitContext, WaitingThread

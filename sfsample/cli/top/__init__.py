@@ -90,14 +90,12 @@ class Screen:
     def draw(self, lines: list[Line]) -> None:
         """Draw lines; if the terminal has just become smaller, some lines are missing until the next call."""
         self._window.erase()
+        encoding = self._window.encoding  # curses would drop letters that this encoding lacks
         for row, line in enumerate(lines):
+            text = spelled(line.text).encode(encoding, "replace").decode(encoding)
             with suppress(curses.error):  # writing to the last column of the last line always fails
-                self._window.addstr(row, 0, self._in_locale(line.text), _STYLES[line.style])
+                self._window.addstr(row, 0, text, _STYLES[line.style])
         self._window.refresh()
-
-    def _in_locale(self, text: str) -> str:
-        """Return a text with `?` for letters that the locale lacks; curses would drop such letters."""
-        return spelled(text).encode(self._window.encoding, "replace").decode(self._window.encoding)
 
     def suspend(self) -> None:
         """Give the terminal back, suspend sfsample while it holds no thread, and take the terminal again."""

@@ -302,7 +302,6 @@ def function_rows(report: Report, callers_of: str | None) -> Iterator[Row]:
 
 
 def _callers(frames: list[FunctionName], function: str | None) -> list[FunctionName]:
-    """Return the callers of the outermost frame of `function`; if `function` is None, return all frames."""
     if function is None:
         return frames
     ends = (at for at, (name, _) in enumerate(frames, 1) if name == function)

@@ -259,7 +259,9 @@ class _VerdictBuilder:
     def _blocked_by(self, end: Node, waiting: tuple[Node, ...]) -> Finding:
         paths = sorted((chain(node, self._edges) for node in waiting), key=len)
         first = next((path for path in paths if path[0].tid == path[0].pid), paths[-1])
-        direct = [node for node in waiting if self._edges[node] == end]
+        # the wait of the last thread may be usual, and tell nothing: then the others wait for this thread
+        end, direct = next((each, nodes) for each in reversed(first)
+                           if (nodes := [node for node in waiting if self._edges[node] == each]))  # fmt: skip
         if len(direct) > 1 or not self._is_certain(first):
             subject, does = self._wording.subject(end), self._wording.predicate(end)
             waits = [self._waits[node] for node in direct]

@@ -12,7 +12,7 @@ unix socket is not in /proc; sfsample asks the kernel, as ss(8) does.
 To find the processes at the other end, sfsample searches /proc/PID/fd of every process that it may read.
 The search takes long on a large machine, so a dump searches only if a thread waits for a pipe or socket.
 
-Source: proc(5), "/proc/locks", "/proc/net/tcp" (a connection that is not accepted has inode 0),
+Source: proc(5), "/proc/net/tcp" (a connection that is not accepted has inode 0),
 "/proc/net/unix"; the kernel's Documentation/filesystems/proc.rst (fdinfo); sock_diag(7), setns(2),
 <linux/unix_diag.h>.
 """
@@ -23,9 +23,8 @@ import re
 import socket
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from itertools import chain
 from struct import Struct
 from typing import NamedTuple
@@ -40,7 +39,6 @@ _TABLE_PAUSE = 50  # pause after a table of sockets was read, in multiples of th
 _MAX_KNOWN = 10_000  # descriptors, and other ends of pipes and sockets, in the caches of a recording
 _PEERS_LAST_NS = 5_000_000_000  # least time in ns between two searches for the same other ends
 _LINK = re.compile(r"(pipe|socket):\[(\d+)\]")
-_MAX_LOCK_FDS = 1000  # open files of a process among which a file lock is searched
 _ACCESS_MODES = {"0": "r", "1": "w", "2": "rw"}  # O_RDONLY, O_WRONLY, O_RDWR: the last octal digit
 _TCP_STATES = {"01": "established", "02": "connecting", "03": "syn received", "04": "fin wait 1",
                "05": "fin wait 2", "06": "time wait", "07": "closed", "08": "close wait", "09": "last ack",
@@ -51,7 +49,6 @@ _LOOPBACK_6 = "0" * 24 + ("01000000" if sys.byteorder == "little" else "00000001
 _LOOPBACK_4 = "7F"  # 127.0.0.0/8
 _CONNECTING = "02"  # TCP_SYN_SENT
 _INODE, _UNIX_INODE = 9, 6  # indexes of the field with the inode: in most tables, and in the unix table
-_LOCK_PID, _LOCK_INODE = 3, 4  # indexes of fields in a line of /proc/locks, without the line's number
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 _CLONE_NEWNET = 0x40000000
 _UDIAG_SHOW_PEER, _UNIX_DIAG_PEER = 4, 2
@@ -337,14 +334,10 @@ class PeerProcess(NamedTuple):
 
 def _peers_of(links: Mapping[str, NearEnd]) -> Iterator[PeerProcess]:
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
-        for fd in _fds(pid):
+        for fd in looked_at(partial(os.listdir, f"/proc/{pid}/fd")) or ():
             file = f"/proc/{pid}/fd/{fd}"
             if near := links.get(read_link(file) or ""):
                 yield PeerProcess(pid, near, access_mode(read_text(f"/proc/{pid}/fdinfo/{fd}")), file)
-
-
-def _fds(pid: int) -> Sequence[str]:
-    return looked_at(lambda: os.listdir(f"/proc/{pid}/fd")) or ()
 
 
 class KeptPeers:
@@ -385,47 +378,3 @@ class KeptPeers:
             self._next_ns = now_ns + self._pause * (time.thread_time_ns() - used_ns)
         found = chain.from_iterable(self._found.get(near, ()) for near in links.values())
         return tuple(peer for peer in found if read_link(peer.file) in links)
-
-
-class FileLock(NamedTuple):
-    """A file lock for which a process waits."""
-
-    inode: int
-    holder: int  # process id; -1: the lock belongs to an open file description, which processes may share
-    waiter: int = 0  # process id; -1: as for `holder`; 0: unknown
-
-
-def contended_locks(files: Iterable[Descriptor]) -> tuple[FileLock, ...]:
-    """Return the locks of these files for which processes wait; holder 0: it no longer has the lock."""
-    inodes = {file.inode for file in files}
-    found = parse_locks(read_text("/proc/locks")) or ()
-    return tuple(lock if _is_held(lock) else lock._replace(holder=min(0, lock.holder))
-                 for lock in found if lock.inode in inodes)  # fmt: skip
-
-
-def _is_held(lock: FileLock) -> bool:
-    """Return True unless no file of the holder has the lock (fdinfo), or if sfsample cannot see all files."""
-    process, fds = f"/proc/{lock.holder}", _fds(lock.holder)
-    pattern = re.compile(rf"(?m)^lock:.*:{lock.inode} ")
-    is_unsure = len(fds) > _MAX_LOCK_FDS or (not fds and os.path.isdir(process))
-    return is_unsure or any(pattern.search(read_text(f"{process}/fdinfo/{fd}")) for fd in fds)
-
-
-@total
-def parse_locks(text: str) -> tuple[FileLock, ...]:
-    """Parse /proc/locks: "->" marks a waiter for the lock with its number, and for its other shares."""
-    locks: dict[str, tuple[str, ...]] = {}  # number -> its fields without the pid
-    holders = defaultdict[tuple[str, ...], list[int]](list)
-    waiters = list[tuple[str, int]]()
-    for line in text.splitlines():
-        number, _, rest = line.partition(":")
-        fields = rest.split()
-        if fields[:1] == ["->"]:
-            waiters.append((number, int(fields[_LOCK_PID + 1])))
-        elif len(fields) > _LOCK_INODE and number.isdecimal():
-            lock = locks[number] = (*fields[:_LOCK_PID], *fields[_LOCK_INODE:])
-            holders[lock].append(int(fields[_LOCK_PID]))
-    return tuple(dict.fromkeys(
-        FileLock(int(lock[_LOCK_PID].rpartition(":")[2]), holder, waiter)
-        for number, waiter in waiters if number in locks
-        for lock in [locks[number]] for holder in holders[lock]))  # fmt: skip

@@ -88,7 +88,7 @@ def _ident(exe: str) -> bytes:
 
 
 def check_permitted(proc: ProcFs) -> None:
-    """Raise NotPermitted if sfsample may not trace, or a debugger does (another sampler soon detaches)."""
+    """Raise NotPermitted if sfsample may not trace, or if another process still traces at the last look."""
     if not may_access(proc.anchor()):
         raise not_permitted(proc)
     for _ in range(_MAX_TRACER_CHECKS):
@@ -105,10 +105,7 @@ def not_permitted(proc: ProcFs) -> NotPermitted:
 
 
 def start_time(pid: int) -> int:
-    """Return the start time of a process in clock ticks since boot, to detect that its pid was reused.
-
-    (A time since the epoch would change when the clock is set.)  Raises NoSuchProcess, also for a zombie.
-    """
+    """Return the start time in clock ticks since boot, to detect a reused pid.  Raises NoSuchProcess."""
     with closing(ProcFs(pid)) as proc:
         stat = proc.stat()
         if stat is None:

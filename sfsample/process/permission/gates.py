@@ -1,10 +1,6 @@
 """Judges every gate (a check that can refuse an attach): is the gate open, and if not, how to open it.
 
-This module works on values alone.  From the credentials of sfsample and of the target, it derives the answer
-of the kernel for each gate, and a remedy for each place in which sfsample may run.  A gate that cannot be
-judged is "unknown".
-
-Source: ptrace(2), "Ptrace access mode checking".
+This module works on values alone.  Source: ptrace(2), "Ptrace access mode checking".
 """
 
 from typing import Literal, NamedTuple

@@ -1,8 +1,6 @@
 """`-f json`: the whole report as `sfsample.profile/1` (docs/profile-json.md).
 
-`coverage` is computed from `stats`; the report has all other values.  As in every JSON document of sfsample,
-addresses are hexadecimal strings, `_ns` numbers are integers, and unknown values are null.  `read` checks
-types, indexes and the lengths of columns, and cleans texts, because a file can contain anything.
+`coverage` is computed from `stats`; the report has all other values.
 
 Invariant: `read` returns the report that was written, and raises only BadInput, whatever the file contains
 (tests/report/test_report.py).

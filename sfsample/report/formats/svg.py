@@ -1,8 +1,4 @@
-"""`-f svg`: a static flame graph, for a ticket or a README.
-
-The file has no script and no links.  The outermost function is at the bottom.  Boxes narrower than 1/3 pixel
-are left out.  If there are still too many boxes, the narrowest are left out.  A note in the picture has the
-number of boxes that were left out.
+"""`-f svg`: a static flame graph, without script and links, for a ticket or a README.
 
 Invariant: every name is escaped, in a text or a title (tests/report/formats/test_svg.py).
 """

@@ -278,10 +278,8 @@ class TaskReader:
 
     def _is_pending_future(self, child: int) -> bool:
         """Return True if a child of a gather is a pending future, which has the gather's callback."""
-        kind = self._objects.type_name(child)
-        return kind != "_asyncio.Task" and (
-            kind != "_asyncio.Future" or self._objects.word(child + _CALLBACK) > 0
-        )
+        objects, kind = self._objects, self._objects.type_name(child)
+        return kind != "_asyncio.Task" and (kind != "_asyncio.Future" or objects.word(child + _CALLBACK) > 0)
 
     def _children(self, rows: list[Row], awaited: int) -> tuple[tuple[int, ...], str]:
         """Return the tasks and futures for which a function of asyncio waits, and the function's name."""

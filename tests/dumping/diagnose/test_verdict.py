@@ -144,6 +144,14 @@ def test_the_first_sentence_goes_on_to_the_end_of_the_chain() -> None:
     ), "the lock comes first"
 
 
+def test_a_usual_wait_of_the_last_thread_hides_no_lock() -> None:
+    reader, child = reading(1, 3, name="reader"), PeerProcess(7, NearEnd(9), "w")
+    clients = [seen(locked(tid, 0x6000, 3, f"c-{tid}"), 1.0, 2.0, (5, 6)) for tid in (4, 5)]
+    assert first_sentence(*clients, reader, peers=(child,)).startswith(
+        "mutex 0x6000: 2 threads (c-*) wait for thread 3 (reader), which waits for data in pipe 9"
+    )
+
+
 def test_threads_behind_a_deadlock_are_in_its_sentence() -> None:
     pair = locked(2, 0x5000, 3, "a"), locked(3, 0x6000, 2, "b")
     waiting = [locked(tid, 0x5000, 3, f"w-{tid}") for tid in (4, 5)]

@@ -13,7 +13,7 @@ import pytest
 
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import PF_W, PT_LOAD, ElfImage
-from sfsample.formats.gopclntab.find import find_table
+from sfsample.formats.gopclntab.find import find_table, find_wait_reasons
 from sfsample.formats.gopclntab.places import places_at
 from sfsample.formats.gopclntab.table import GoTable
 
@@ -158,3 +158,14 @@ def test_look_ups_in_a_damaged_table_end_soon(version, seed):
         except FormatError:
             pass  # said once, by the module
         assert table.numbers < 500_000
+
+
+def test_a_library_for_aarch64_has_its_addresses_in_its_relocations_only():
+    data = lzma.decompress((FIXTURES / "aarch64/shared-1.24.xz").read_bytes())
+    table = find_table(ElfImage(data, "shared"))
+    assert table.version == "go1.24.4"
+    [tree] = [function for function in functions(table) if function.name == "main.tree"]
+    assert places_at(table, tree.entry, tree.entry)[-1].file.endswith("shared.go")
+    [inlined] = [f for f in functions(table) if f.name == "runtime.mallocgc"]
+    assert any(len(places_at(table, pc, pc)) > 1 for pc in range(inlined.entry, inlined.end, 4))
+    assert {"chan receive", "GC assist marking"} <= {*find_wait_reasons(table)}

@@ -4,7 +4,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from sfsample.process.facts.descriptors import FileLock, parse_locks
+from sfsample.process.facts.file_locks import FileLock, parse_locks
 
 LOCKS = """\
 1: FLOCK  ADVISORY  WRITE 812 00:19:1033 0 EOF

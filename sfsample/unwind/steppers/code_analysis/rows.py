@@ -55,7 +55,7 @@ class PassedRows:
         return (row,) if row is not None and _is_whole(row) else None
 
     def keep(self, row: UnwindRow, passed: Sequence[tuple[Visit, bytes]]) -> None:
-        """Cache a row for all passed instructions, unless it lacks a register that others may find."""
+        """Cache a row for passed instructions, unless it lacks a register that a later search may find."""
         if _is_whole(row):
             first = passed[:_MAX_KEPT_OF_SEARCH]
             self._add({(visit.address, code): (row, visit.state) for visit, code in first})
