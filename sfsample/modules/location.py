@@ -55,7 +55,7 @@ class WaitPlace(NamedTuple):
 
 
 class Location(NamedTuple):
-    """Native code, or else a kernel function, a line of Python or a wait (`address`: its lock's variable)."""
+    """Native code, a kernel function, a line of Python, or a wait (`address`: its global lock variable)."""
 
     module: Module | None
     address: int  # pc of the frame: a vaddr in `module`; without a module, a run-time address

@@ -139,7 +139,7 @@ class StackCopy:
                 self._count = min(self._count, extent[1] - self._base)
 
     def learn(self, thread: Thread, stack: Stack) -> bool:
-        """Learn to which other stack a walk has led; True: the next capture also copies the other stack."""
+        """If a walk needs another stack, note it for the next capture; return True if the stack is new."""
         end = [(frame.pc, frame.sp) for frame in stack.frames[-1:]]
         known = thread.other_stacks
         if stack.missing is None:

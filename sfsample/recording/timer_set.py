@@ -73,7 +73,7 @@ class TimerSet:
     def fit_stack_bytes(self, use: StackUse) -> bool:
         """Choose the size of the copies; return True if it has changed, so that new timers are needed.
 
-        First, the size is twice what the first samples need.  If a later sample needs more, use the largest.
+        First, the size is twice what the first samples need.  If later samples need more, it is the maximum.
         """
         fitted = self._stack_bytes_fitted
         if not fitted and use.samples < _MIN_FIT_SAMPLES:

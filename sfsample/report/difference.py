@@ -64,7 +64,7 @@ class Change(NamedTuple):
     low: float
     high: float  # inf: the function may be new
     verdict: str
-    ordinary: float | None = None  # usual ratio between two ordinary times (root mean square); None: unknown
+    ordinary: float | None = None  # usual ratio of its shares in ordinary pairs (RMS of logs); None: unknown
     ordinary_most: float | None = None  # largest ratio between two ordinary times
 
     @property

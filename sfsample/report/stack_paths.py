@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sfsample.report.report import Report, truncation_mark
 
-_INNERMOST = "context"  # `found` of an innermost frame, which comes from registers, not from a stepper
+_INNERMOST = "context"  # `found` of an innermost frame (read from registers: no stepper found it)
 
 
 class Label(NamedTuple):

@@ -32,7 +32,7 @@ class CachedWalk(NamedTuple):
 
     found: str  # label of the first frame
     fp: int | None  # fp that the first frame must have; None: any
-    unpack: Callable[[memoryview, int], tuple[int, ...]]  # arguments: copy, offset of sp; returns the words
+    unpack: Callable[[memoryview, int], tuple[int, ...]]  # (stack copy, offset of sp in it) -> the words
     words: tuple[int, ...]  # values of the words when the walk was cached
     readers: tuple[int, ...]  # for each word: index of the first frame that depends on the word
     frames: tuple[Frame, ...]

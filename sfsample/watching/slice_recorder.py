@@ -181,7 +181,7 @@ class SliceRecorder:
 
 
 class Share:
-    """The share of a CPU that samples may take: the share of the watch, less other costs.
+    """The share of a CPU for samples: the share of the watch minus other costs.
 
     Other costs are the costs of the last slice for opening processes, for names, and for writing.  If samples
     took more than their share, the excess is another cost: the first stacks of a slice cost most.

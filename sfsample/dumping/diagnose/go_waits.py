@@ -1,8 +1,8 @@
 """Says what each goroutine waits for, which goroutines can end the wait, and which waits are findings.
 
-A lock of Go stores no owner.  So sfsample names no holder, and no goroutine that should send to a channel.
-sfsample knows only which goroutines have a pending deferred Unlock, how many readers an RWMutex has, and how
-many Done calls a WaitGroup lacks.  A finding is a "DEADLOCK" only if each goroutine of a ring waits for a
+A lock of Go stores no owner.  So sfsample names no holder.  Nor does it say which goroutine should send to a
+channel.  sfsample knows only which goroutines have a pending deferred Unlock, how many readers an RWMutex
+has, and how many Done calls a WaitGroup lacks.  A finding is a "DEADLOCK" only if each goroutine of a ring waits for a
 lock that only the next goroutine has deferred to unlock, none of the ring has run between two looks, and no
 function in their stacks unlocks a lock without `defer`: the deferred Unlock may be for a later Lock.
 

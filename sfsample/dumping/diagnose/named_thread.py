@@ -202,7 +202,7 @@ def fold_name(function: str, room: int | None) -> str:
 
 
 def _drop_brackets(text: str, opening: str, closing: str, filler: str | None = None) -> str:
-    """Drop brackets, or replace their contents by `filler`; keep names with `operator`, or a Go receiver."""
+    """Drop brackets, or fill them with `filler`; a text with `operator` or a Go receiver stays as it is."""
     if opening not in text or "operator" in text or ".(*" in text or text.startswith(opening):
         return text
     kept, depth = [], 0

@@ -80,7 +80,7 @@ def _segments(image: ElfImage, flags: int, mask: int) -> Iterator[tuple[int, mem
 
 
 def _writable(image: ElfImage) -> Iterator[tuple[int, memoryview]]:
-    """Yield the vaddr and the bytes of the writable segments, with the addresses that the loader writes."""
+    """Yield vaddr and bytes of each writable segment; the bytes have the addresses that the loader writes."""
     section = image.section(".rela.dyn") if image.machine == AARCH64.machine else None
     entries = image.contents(section) if section is not None else b""
     for vaddr, data in _segments(image, PF_W, PF_W):
