@@ -2,9 +2,10 @@
 
 A lock of Go stores no owner.  So sfsample names no holder.  Nor does it say which goroutine should send to a
 channel.  sfsample knows only which goroutines have a pending deferred Unlock, how many readers an RWMutex
-has, and how many Done calls a WaitGroup lacks.  A finding is a "DEADLOCK" only if each goroutine of a ring waits for a
-lock that only the next goroutine has deferred to unlock, none of the ring has run between two looks, and no
-function in their stacks unlocks a lock without `defer`: the deferred Unlock may be for a later Lock.
+has, and how many Done calls a WaitGroup lacks.  A finding is a "DEADLOCK" only if each goroutine of a ring
+waits for a lock that only the next goroutine has deferred to unlock, none of the ring has run between two
+looks, and no function in their stacks unlocks a lock without `defer`: the deferred Unlock may be for a
+later Lock.
 
 Source: Go, src/sync (Mutex: state, sema; RWMutex: w, writerSem, readerSem, readerCount, readerWait;
 WaitGroup: state, sema; Once: done, m), src/runtime/chan.go (hchan); unchanged from Go 1.19 to 1.27.
