@@ -81,7 +81,9 @@ class GoCapture:
             return False
         code = range(module.address(table.module.first_pc), module.address(table.module.end_pc))
         tid, read = self._process.own_id(thread.tid), partial(read_memory, thread.tid)
-        plans = (find_plan(layout, word, tid, read, code) for word in words if word and not word % 8)
+        is_only = partial(self._is_only_runtime, module)
+        plans = (find_plan(layout, word, tid, read, code, is_only_runtime=is_only)
+                 for word in words if word and not word % 8)  # fmt: skip
         plan = next(filter(None, plans), None)
         self._searches += plan is None or known is not None
         if plan is None:
@@ -90,6 +92,11 @@ class GoCapture:
         thread.goroutine = Beside(plan, self._room, self._process.arch.byteorder)
         thread.go_stack = plan.stack_bounds
         return True
+
+    def _is_only_runtime(self, module: Module) -> bool:
+        modules = self._process.modules
+        mapped = {modules.find(mapping.start) for mapping in modules.mappings if mapping.executable}
+        return not any(other.tables.go for other in mapped if other is not None and other is not module)
 
     def _candidates(self, registers: Registers) -> list[int]:
         """Return words that may be the address of the goroutine; empty if the registers do not tell."""

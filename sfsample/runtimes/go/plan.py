@@ -8,6 +8,8 @@ looks up the goroutine in the pause.  While the thread runs on the scheduler's s
 the goroutine's stack.  So sfsample drops the copy of this stack if the goroutine's fields changed meanwhile.
 """
 
+from collections.abc import Callable
+
 from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory, ReadMemory, Span, word_in
 from sfsample.core.snapshot import GO_CODE, GO_REGISTERS, GOROUTINE_HIGH, GOROUTINE_LOW, ThreadSnapshot
 from sfsample.runtimes import Copying
@@ -88,14 +90,20 @@ class GoPlan:
         return dict(zip(GO_REGISTERS, words, strict=True))
 
 
-def find_plan(layout: GoRuntimeLayout, g: int, tid: int, read: ReadMemory, code: range) -> GoPlan | None:
+def find_plan(
+    layout: GoRuntimeLayout, g: int, tid: int, read: ReadMemory, code: range,
+    *, is_only_runtime: Callable[[], bool],
+) -> GoPlan | None:  # fmt: skip
     """Return the plan for a thread; None: the memory does not prove that the thread runs `g`.
 
     `tid` is the thread's id in the pid namespace of the process.  `code`: addresses of the runtime's module.
     A process may have several runtimes.  The pc that a runtime notes in g0, or in the goroutine, is its own.
+    A thread of C that does not run Go at the moment may have no such pc.
     """
     m = word_in(read(g + G_M, 8))
     g0, goroutine = word_in(read(m + _M_SCHEDULER, 8)), word_in(read(m + layout.m_goroutine, 8))
     is_proven = word_in(read(m + layout.m_tid, 8)) == tid and word_in(read(g0 + G_M, 8)) == m
     pc = word_in(read(g0 + G_PC, 8)) or word_in(read(goroutine + G_PC, 8))
-    return GoPlan(layout, m, g0, read, code) if m and g0 and is_proven and pc in code else None
+    if not (m and g0 and is_proven) or not (pc in code or (not pc and is_only_runtime())):
+        return None
+    return GoPlan(layout, m, g0, read, code)

@@ -68,17 +68,21 @@ def test_the_other_stack_is_copied(sp: int, user: Span | None, copied: list[Span
 
 
 @pytest.mark.parametrize(
-    ("noted", "code", "found"),
+    ("noted", "code", "is_only", "found"),
     [
-        ({SCHEDULER + G_PC: 0x800}, range(0x400, 0x900), True),
-        ({SCHEDULER + G_PC: 0x800}, range(0x900, 0x1000), False),  # another runtime of the process
-        ({GOROUTINE + G_PC: 0x800}, range(0x400, 0x900), True),  # thread of C: its g0 has no pc
-        ({GOROUTINE + G_PC: 0x800}, range(0x900, 0x1000), False),
-        ({}, range(0x400, 0x900), False),
+        ({SCHEDULER + G_PC: 0x800}, range(0x400, 0x900), False, True),
+        ({SCHEDULER + G_PC: 0x800}, range(0x900, 0x1000), True, False),  # another runtime of the process
+        ({GOROUTINE + G_PC: 0x800}, range(0x400, 0x900), False, True),  # thread of C: its g0 has no pc
+        ({GOROUTINE + G_PC: 0x800}, range(0x900, 0x1000), True, False),
+        ({}, range(0x400, 0x900), False, False),  # thread of C that does not run Go at the moment
+        ({}, range(0x400, 0x900), True, True),
     ],
 )
-def test_a_plan_belongs_to_one_runtime(noted: dict[int, int], code: range, found: bool) -> None:
+def test_a_plan_belongs_to_one_runtime(
+    noted: dict[int, int], code: range, is_only: bool, found: bool
+) -> None:
     words = {GOROUTINE + G_M: M, SCHEDULER + G_M: M, M: SCHEDULER, M + LAYOUT.m_tid: 7}
     words |= {M + LAYOUT.m_goroutine: GOROUTINE, **noted}
-    plan = find_plan(LAYOUT, GOROUTINE, 7, lambda at, _: words.get(at, 0).to_bytes(8, "little"), code)
+    read = lambda at, _: words.get(at, 0).to_bytes(8, "little")  # noqa: E731 - a short read
+    plan = find_plan(LAYOUT, GOROUTINE, 7, read, code, is_only_runtime=lambda: is_only)
     assert (plan is not None) == found
