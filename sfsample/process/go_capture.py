@@ -33,7 +33,7 @@ from sfsample.runtimes.go.pending_unlocks import DeferReader, Unlock
 from sfsample.runtimes.go.plan import GoPlan, find_plan
 
 _FS_BASE, _X28 = 58, 28  # DWARF numbers
-_TLS_BYTES = 1 << 12  # bytes below fs.base that are searched for the address of the goroutine
+_TLS_BYTES = 1 << 12  # a page: bytes below fs.base that are searched for the address of the goroutine
 _MAX_SEARCHES = 64  # failed searches for a thread's goroutine, for all threads of a process
 _LACKS = (StopReason.REGISTER_UNKNOWN, StopReason.STACK_COPY_ENDED)  # second: in a signal handler
 _TWO_RUNTIMES = "a stack that passes through two Go runtimes ends where the outer one switches stacks"
@@ -102,9 +102,11 @@ class GoCapture:
         """Return words that may be the address of the goroutine; empty if the registers do not tell."""
         if self._process.arch.machine == AARCH64.machine:
             return [registers[_X28]] if _X28 in registers else []
-        base = registers.get(_FS_BASE)
-        data = self._read(base - _TLS_BYTES, _TLS_BYTES) if base else None
-        return [word for (word,) in iter_unpack("<Q", data or b"")][::-1]
+        base = registers.get(_FS_BASE, 0)
+        # the memory before the page of the thread-local storage may be unmapped
+        sizes = (_TLS_BYTES, base % _TLS_BYTES) if base else ()
+        pieces = (self._read(base - size, size) for size in sizes)
+        return [word for (word,) in iter_unpack("<Q", next(filter(None, pieces), b""))][::-1]
 
     def prepare(self, thread: Thread) -> None:
         """Let the next capture of a thread copy its goroutine, unless the capture copies Python frames."""

@@ -75,8 +75,10 @@ def test_stacks_of_threads_from_c_are_whole(tmp_path):
         begin()  # the stack of the new thread is mapped after the maps were read
         for number, taken in enumerate(stacks):
             pairs = zip(taken.stack.frames, taken.modules, strict=True)
-            reasons[taken.stack.stop_reason] += 1
             own = {function_of(module, frame.pc)[0] for frame, module in pairs}
+            # sfsample may not stop a thread in epoll_wait to find its goroutine (docs/limits.md)
+            if taken.reading is None or "runtime.netpoll" not in own:
+                reasons[taken.stack.stop_reason] += 1
             if taken.stack.stop_reason is StopReason.OUTERMOST and "runtime.cgocallback" in own:
                 assert "crosscall2" in own, own  # C has called Go
             names.update(own)
