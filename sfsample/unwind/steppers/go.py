@@ -91,8 +91,10 @@ def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Ar
         is_early = has_x30 and frame.exact and entered <= _CROSSCALL2_SETUP_BYTES
         return entry_row(arch)._replace(cfa=row.cfa) if is_early else _crosscall2_row(row.cfa, module, arch)
     crossing = _crossing(row, name, module, arch, size + arch.entry_cfa)
+    if not has_x30 or name not in (_MORESTACK, _MCALL):
+        return crossing
     code = module.code(frame.pc - entered, max(0, entered - 4)) or b""
-    is_noted = has_x30 and name in (_MORESTACK, _MCALL) and (not frame.exact or _NOTES_PC in code)
+    is_noted = not frame.exact or _NOTES_PC in code
     return crossing._replace(on_goroutine=crossing) if is_noted else crossing
 
 
