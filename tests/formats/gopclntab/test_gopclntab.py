@@ -16,6 +16,7 @@ from sfsample.formats.elf.image import PF_W, PT_LOAD, ElfImage
 from sfsample.formats.gopclntab.find import find_table, find_wait_reasons
 from sfsample.formats.gopclntab.places import places_at
 from sfsample.formats.gopclntab.table import GoTable
+from tests.builders.go_tables import functions
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "go"
 VERSIONS = ("1.19", "1.24", "1.27")
@@ -65,15 +66,6 @@ def test_inlined_calls_are_listed_from_the_innermost(version):
     chains = [[place.function for place in places_at(table, pc, pc)] for pc in range(start.entry, start.end)]
     assert wanted in chains
     assert all(chain[-1] == "main.spin" for chain in chains)
-
-
-def functions(table):
-    """Yield all functions of a table."""
-    vaddr = table.module.first_pc
-    while vaddr < table.module.end_pc:
-        function = table.function_at(vaddr)
-        yield function
-        vaddr = function.end
 
 
 @pytest.mark.parametrize("version", VERSIONS)

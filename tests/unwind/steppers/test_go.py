@@ -15,6 +15,7 @@ from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.steppers.go import GoStepper
 from sfsample.unwind.unwinder import Unwinder
+from tests.builders.go_tables import functions
 from tests.builders.walks import (
     CODE,
     FP,
@@ -40,14 +41,6 @@ ENDS["1.27"] = ENDS["1.24"]
 def go_module(version: str) -> Module:
     image = ElfImage(lzma.decompress((FIXTURES / f"busy-{version}.xz").read_bytes()), "busy")
     return Module(image, 0, "busy")
-
-
-def functions(table):
-    vaddr = table.module.first_pc
-    while vaddr < table.module.end_pc:
-        function = table.function_at(vaddr)
-        yield function
-        vaddr = function.end
 
 
 def frame(pc: int) -> Frame:
